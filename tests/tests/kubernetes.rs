@@ -247,11 +247,16 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
         node.mkdir(&other.expect("the cluster is as this test made it")),
         ""
     );
-    let covered = node.coverage("web", "True");
-    assert_eq!(
-        (&covered["containers"], &covered["enforced"]),
-        (&json!(1), &json!(1))
-    );
+    // The policy was ready before the container was there: the report about it comes later.
+    until(|| {
+        let covered = node.coverage("web", "True");
+        let found = (&covered["containers"], &covered["enforced"]);
+        match found == (&json!(1), &json!(1)) {
+            true => Ok(()),
+            false => Err(covered.to_string()),
+        }
+    })
+    .expect("the container is counted");
 
     // Killed, and a container begins meanwhile.
     node.policy("late", "Seccomp", "closed");

@@ -12,8 +12,13 @@ pub const INSTALLATION: &str = "tollgate.dev/installation";
 /// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
 pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 
-/// Annotation of a pod with the profile of a container, whose name follows.
+/// Annotation of a pod with the profile of a container, whose name follows. Earlier builds wrote it: it counts in pods
+/// that have no [`OF_POLICY`].
 pub const MARK: &str = "container.tollgate.dev/";
+
+/// Annotation of a pod, followed by the name of a profile: the names of the containers that it is for, with commas
+/// between them. Each policy has its own, so that none overwrites that of another.
+pub const OF_POLICY: &str = "profile.tollgate.dev/";
 
 /// What becomes of a container whose policy a node cannot enforce as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

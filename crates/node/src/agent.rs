@@ -23,6 +23,9 @@ use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
 
 /// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
 const PATIENCE: Duration = Duration::from_millis(120);
+/// How long no answer waits after one that waited in vain. A runtime asks for one container after the other: each answer
+/// that waits holds up all other containers of the node.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Annotation by which tollgate's runtime finds a policy.
 const POLICY: &str = "tollgate.policy";
 /// State of a container that has ended.
@@ -110,23 +113,33 @@ impl Agent {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The current policy of a profile; waits for it for a short time.
+    /// The current policy of a profile; waits for it for a short time, unless that was in vain a moment ago.
     fn body(&self, entry: &Entry) -> Result<Body, String> {
         if let Some(problem) = &entry.problem {
             return Err(problem.clone());
         }
         let key = &entry.key;
-        let end = Instant::now() + PATIENCE;
+        let begin = Instant::now();
         let mut state = self.state();
         if state.body(key).is_none() {
             self.want([key.clone()]);
         }
+        let is_pausing = |gave_up: Instant| begin.saturating_duration_since(gave_up) < PAUSE;
+        let end = match state.gave_up.is_some_and(is_pausing) {
+            true => begin,
+            false => begin + PATIENCE,
+        };
         loop {
             if let Some(body) = state.body(key) {
                 return Ok(body.clone());
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let now = Instant::now();
+            let left = end.saturating_duration_since(now);
             if left.is_zero() {
+                // The pause does not become longer by those that did not wait.
+                if end != begin {
+                    state.gave_up = Some(now);
+                }
                 let cause = state.failures.get(key).cloned();
                 return Err(cause.unwrap_or_else(|| "the policy is not here yet".to_owned()));
             }
@@ -140,9 +153,9 @@ impl Agent {
             let state = self.state();
             match state.index.find(pod, &container.name) {
                 Ok(entry) => entry.cloned(),
-                Err(mark) => {
+                Err(undecided) => {
                     drop(state);
-                    return self.refuse(&no_profile(&mark));
+                    return self.refuse(&undecided.to_string());
                 }
             }
         };
@@ -245,7 +258,7 @@ impl Agent {
         drop(state);
         let entry = match found {
             Ok(entry) => entry,
-            Err(mark) => return self.refuse(&no_profile(&mark)),
+            Err(undecided) => return self.refuse(&undecided.to_string()),
         };
         let problem = match (&expected, &entry) {
             (None, None) => None,
@@ -385,11 +398,6 @@ impl Agent {
         drop(state);
         self.want(keys);
     }
-}
-
-/// Why a container is not confined whose mark names no profile.
-pub(crate) fn no_profile(mark: &str) -> String {
-    format!("there is no ArmorProfile {mark}, which the pod is marked with")
 }
 
 /// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.

@@ -1,11 +1,13 @@
 //! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, TARGET};
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, OF_POLICY, TARGET};
 use kinds::{Meta, ObjectKey, OwnerReference, Scope, Target};
 use nri::message::PodSandbox;
 use serde_json::Value;
+
+use crate::workload::{Match, compare};
 
 /// Group of the kinds of policies.
 const GROUP: &str = "crd.varmor.org";
@@ -32,9 +34,13 @@ impl Entry {
         self.is_of_cluster || self.key.namespace == pod.namespace
     }
 
-    fn is_for(&self, pod: &PodSandbox) -> bool {
-        let target = self.target.as_ref();
-        self.is_near(pod) && target.map_or(!self.is_of_cluster, |target| is_for(target, pod))
+    fn compare(&self, pod: &PodSandbox) -> Match {
+        match &self.target {
+            _ if !self.is_near(pod) => Match::No,
+            Some(target) => compare(target, pod),
+            None if self.is_of_cluster => Match::No,
+            None => Match::Yes,
+        }
     }
 
     fn has_container(&self, name: &str) -> bool {
@@ -55,6 +61,17 @@ impl Entry {
 pub(crate) struct Unusable {
     key: ObjectKey,
     problem: String,
+}
+
+/// It cannot be told which profile a container has. That does not mean that it has none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Undecided {
+    #[error("there is no ArmorProfile {0}, which the pod is marked with")]
+    NoProfile(String),
+    #[error(
+        "the name of the pod is cut and may be of {first} or of {second}: restart its workload, so that it is marked"
+    )]
+    CutName { first: ObjectKey, second: ObjectKey },
 }
 
 /// All ArmorProfiles.
@@ -107,8 +124,13 @@ impl Index {
         if let Some(Ok(version)) = version {
             self.version = self.version.max(version);
         }
+        let installation = meta.annotations.get(INSTALLATION);
+        let is_ours = installation == Some(&self.installation);
+        if installation.is_some() && !is_ours {
+            // The agents of the other installation enforce it.
+            return Ok(self.delete(&key));
+        }
         let (entry, problem) = self.entry(&key, &meta);
-        let is_ours = meta.annotations.get(INSTALLATION) == Some(&self.installation);
         if problem.is_some() && (!is_ours || self.entries.contains_key(&key)) {
             let problem = problem.unwrap_or_default();
             return Err(Unusable { key, problem });
@@ -194,44 +216,94 @@ impl Index {
     }
 
     /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a
-    /// newer. A mark counts if no target is about the pod: authors of pods may write marks.
+    /// newer. Marks count if no target is about the pod: authors of pods may write marks. Of several targets of which a
+    /// cut name does not tell which one it is, the mark does.
     ///
     /// # Errors
     ///
-    /// With the name in the mark, if there is no such profile.
-    pub(crate) fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, String> {
+    /// If a mark names no profile, or if it cannot be told which profile it is.
+    pub(crate) fn find(
+        &self,
+        pod: &PodSandbox,
+        container: &str,
+    ) -> Result<Option<&Entry>, Undecided> {
         let found = self
             .entries()
-            .filter(|entry| entry.is_for(pod) && entry.has_container(container));
-        let best = found.min_by_key(|entry| entry.rank());
-        if best.is_some() {
-            return Ok(best);
+            .filter(|entry| entry.compare(pod) != Match::No && entry.has_container(container));
+        let all: Vec<&Entry> = found.collect();
+        if all.is_empty() {
+            return self.marked(pod, container);
         }
-        let Some(name) = pod.annotations.get(&format!("{MARK}{container}")) else {
-            return Ok(None);
-        };
-        let marked = self
-            .entries()
-            .filter(|entry| entry.key.name == *name && entry.is_near(pod));
-        match marked.min_by_key(|entry| entry.rank()) {
-            Some(entry) => Ok(Some(entry)),
-            None => Err(name.clone()),
+        let is_of_cluster = all.iter().any(|entry| entry.is_of_cluster);
+        let level = || all.iter().filter(|one| one.is_of_cluster == is_of_cluster);
+        let sure = level().filter(|entry| entry.compare(pod) == Match::Yes);
+        if let Some(best) = sure.min_by_key(|entry| entry.rank()) {
+            return Ok(Some(*best));
         }
+        let marks = marks(pod, container);
+        let marked = level().filter(|entry| marks.contains(&&*entry.key.name));
+        if let Some(best) = marked.min_by_key(|entry| entry.rank()) {
+            return Ok(Some(*best));
+        }
+        let mut one = level();
+        match (one.next(), one.next()) {
+            (Some(first), Some(second)) => Err(Undecided::CutName {
+                first: first.key.clone(),
+                second: second.key.clone(),
+            }),
+            (first, _) => Ok(first.copied()),
+        }
+    }
+
+    /// The best profile that a container is marked with.
+    fn marked(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, Undecided> {
+        let mut found = Vec::new();
+        for mark in marks(pod, container) {
+            let before = found.len();
+            let named = self
+                .entries()
+                .filter(|entry| entry.key.name == mark && entry.is_near(pod));
+            found.extend(named);
+            if found.len() == before {
+                return Err(Undecided::NoProfile(mark.to_owned()));
+            }
+        }
+        let own = found
+            .into_iter()
+            .filter(|entry| entry.has_container(container));
+        Ok(own.min_by_key(|entry| entry.rank()))
     }
 
     /// Profiles of any container of a pod.
     pub(crate) fn of_pod(&self, pod: &PodSandbox) -> Vec<ObjectKey> {
-        let marks: Vec<&String> = pod
-            .annotations
-            .iter()
-            .filter(|(key, _)| key.starts_with(MARK))
-            .map(|(_, value)| value)
-            .collect();
+        let is_mark = |key: &str, value: &str, name: &str| {
+            (key.starts_with(MARK) && value == name) || key.strip_prefix(OF_POLICY) == Some(name)
+        };
+        let is_marked = |name: &str| {
+            let mut marks = pod.annotations.iter();
+            marks.any(|(key, value)| is_mark(key, value, name))
+        };
         self.entries()
             .filter(|entry| entry.problem.is_none() && entry.is_near(pod))
-            .filter(|entry| entry.is_for(pod) || marks.contains(&&entry.key.name))
+            .filter(|entry| entry.compare(pod) != Match::No || is_marked(&entry.key.name))
             .map(|entry| entry.key.clone())
             .collect()
+    }
+}
+
+/// The profiles that a container is marked with. The mark of earlier builds counts if there is no other.
+fn marks<'p>(pod: &'p PodSandbox, container: &str) -> Vec<&'p str> {
+    let names = pod
+        .annotations
+        .keys()
+        .filter_map(|key| key.strip_prefix(OF_POLICY));
+    let names: Vec<&str> = names.collect();
+    match names.is_empty() {
+        false => names,
+        true => {
+            let old = pod.annotations.get(&format!("{MARK}{container}"));
+            old.into_iter().map(String::as_str).collect()
+        }
     }
 }
 
@@ -244,220 +316,5 @@ fn kept(object: &Value) -> Value {
     object
 }
 
-/// Returns true if a pod is of a target, as far as a container runtime tells: it knows labels and the name of a pod,
-/// and no owners. Labels of a workload are taken to be those of its pods.
-fn is_for(target: &Target, pod: &PodSandbox) -> bool {
-    let owner = workload(pod);
-    match &target.selector {
-        Some(selector) => {
-            let labels: BTreeMap<String, String> = pod
-                .labels
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect();
-            // The kind Pod is about every pod, whoever owns it.
-            let is_kind = target.kind == "Pod" || owner.is_some_and(|(of, _)| of == target.kind);
-            is_kind && selector.matches(&labels)
-        }
-        None if target.kind == "Pod" => target.name == pod.name,
-        None => owner == Some((&target.kind, &target.name)),
-    }
-}
-
-/// Kind and name of the workload of a pod, by the labels that its controller gives it.
-fn workload(pod: &PodSandbox) -> Option<(&str, &str)> {
-    let label = |labels: &HashMap<String, String>, key: &str| labels.get(key).cloned();
-    if let Some(hash) = label(&pod.labels, "pod-template-hash") {
-        let (set, _) = pod.name.rsplit_once('-')?;
-        return Some(("Deployment", set.strip_suffix(&hash)?.strip_suffix('-')?));
-    }
-    label(&pod.labels, "controller-revision-hash")?;
-    let (name, _) = pod.name.rsplit_once('-')?;
-    match pod
-        .labels
-        .contains_key("statefulset.kubernetes.io/pod-name")
-    {
-        true => Some(("StatefulSet", name)),
-        false => Some(("DaemonSet", name)),
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    pub(crate) fn profile(name: &str, target: Value, owner: &str, created: &str) -> Value {
-        json!({ "metadata": { "name": name, "namespace": "demo", "resourceVersion": "7",
-            "creationTimestamp": created,
-            "annotations": { TARGET: target.to_string(), HASH: format!("hash-of-{name}") },
-            "ownerReferences": [{ "apiVersion": "crd.varmor.org/v1beta1", "kind": owner, "name": "x", "uid": "1",
-                "controller": true }] } })
-    }
-
-    pub(crate) fn pod(name: &str, labels: &[(&str, &str)]) -> PodSandbox {
-        PodSandbox {
-            name: name.to_owned(),
-            namespace: "demo".to_owned(),
-            labels: labels
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
-            ..PodSandbox::default()
-        }
-    }
-
-    fn index(objects: &[Value]) -> Index {
-        let mut index = Index::new("tollgate".to_owned());
-        for object in objects {
-            index.apply(object).unwrap();
-        }
-        index
-    }
-
-    fn name<'i>(index: &'i Index, pod: &PodSandbox) -> Option<&'i str> {
-        let found = index.find(pod, "app").unwrap();
-        found.map(|entry| entry.key.name.as_str())
-    }
-
-    #[test]
-    fn pods_of_a_workload_are_found_by_name_and_by_labels() {
-        let by_name = |kind: &str| {
-            profile(
-                "p",
-                json!({"kind": kind, "name": "web"}),
-                "VarmorPolicy",
-                "1",
-            )
-        };
-        let deployed = pod(
-            "web-abc-x1",
-            &[("pod-template-hash", "abc"), ("app", "web")],
-        );
-        let set = pod(
-            "web-0",
-            &[
-                ("controller-revision-hash", "r"),
-                ("statefulset.kubernetes.io/pod-name", "web-0"),
-            ],
-        );
-        let daemon = pod("web-x1", &[("controller-revision-hash", "r")]);
-        let bare = pod("web", &[("app", "web")]);
-        for (kind, own) in [
-            ("Deployment", &deployed),
-            ("StatefulSet", &set),
-            ("DaemonSet", &daemon),
-            ("Pod", &bare),
-        ] {
-            let index = index(&[by_name(kind)]);
-            for pod in [&deployed, &set, &daemon, &bare] {
-                let expected = (pod == own).then_some("p");
-                assert_eq!(name(&index, pod), expected, "{kind} {}", pod.name);
-            }
-            let mut elsewhere = own.clone();
-            elsewhere.namespace = "other".to_owned();
-            assert_eq!(name(&index, &elsewhere), None, "{kind}");
-        }
-        let selector = json!({"kind": "Deployment", "selector": {"matchLabels": {"app": "web"}}});
-        let index = index(&[profile("p", selector, "VarmorPolicy", "1")]);
-        assert_eq!(name(&index, &deployed), Some("p"));
-        assert_eq!(name(&index, &bare), None);
-    }
-
-    #[test]
-    fn a_policy_of_the_cluster_wins_then_an_older_one_and_then_a_mark() {
-        let target = json!({"kind": "Pod", "name": "web"});
-        let bare = |mark: Option<&str>| {
-            let mut pod = pod("web", &[]);
-            let mark = mark.map(|mark| (format!("{MARK}app"), mark.to_owned()));
-            pod.annotations.extend(mark);
-            pod
-        };
-        let of = |name: &str, owner: &str, age: &str| profile(name, target.clone(), owner, age);
-        let other = profile(
-            "m",
-            json!({"kind": "Pod", "name": "x"}),
-            "VarmorPolicy",
-            "0",
-        );
-        let mut cluster = of("c", "VarmorClusterPolicy", "3");
-        cluster["metadata"]["namespace"] = json!("tollgate");
-        let mut all = index(&[
-            cluster,
-            of("a", "VarmorPolicy", "2"),
-            of("b", "VarmorPolicy", "1"),
-            other,
-        ]);
-        for (namespace, expected) in [("tollgate", "c"), ("demo", "b"), ("demo", "a")] {
-            assert_eq!(name(&all, &bare(Some("m"))), Some(expected));
-            assert!(all.delete(&ObjectKey {
-                namespace: namespace.to_owned(),
-                name: expected.to_owned(),
-            }));
-        }
-        assert_eq!(name(&all, &bare(Some("m"))), Some("m"));
-        assert_eq!(name(&all, &bare(None)), None);
-        assert_eq!(all.find(&bare(Some("n")), "app").unwrap_err(), "n");
-    }
-
-    #[test]
-    fn an_object_that_cannot_be_read_refuses_or_changes_nothing() {
-        let target = json!({"kind": "Pod", "name": "web"});
-        let good = profile("p", target.clone(), "VarmorPolicy", "1");
-        let mut foreign = good.clone();
-        foreign["metadata"]["annotations"] = json!({});
-        foreign["metadata"]["resourceVersion"] = json!("9");
-        let mut ours = foreign.clone();
-        ours["metadata"]["annotations"] = json!({ INSTALLATION: "tollgate" });
-        let web = pod("web", &[]);
-        // What was known stays.
-        for broken in [&foreign, &ours] {
-            let mut all = index(std::slice::from_ref(&good));
-            let error = all.apply(broken).unwrap_err().to_string();
-            assert!(
-                error.contains("demo/p") && error.contains(TARGET),
-                "{error}"
-            );
-            assert_eq!((all.version, name(&all, &web)), (9, Some("p")));
-        }
-        let mut all = index(&[]);
-        all.apply(&foreign).unwrap_err();
-        assert_eq!(name(&all, &web), None);
-        all.apply(&ours).unwrap_err();
-        let found = all.find(&pod("any", &[]), "app").unwrap().unwrap();
-        assert!(found.problem.is_some());
-        let mut other = pod("any", &[]);
-        other.namespace = "other".to_owned();
-        assert_eq!(name(&all, &other), None);
-        // Its target is known, and not its policy.
-        ours["metadata"]["annotations"][TARGET] = json!(target.to_string());
-        let mut all = index(&[]);
-        all.apply(&ours).unwrap_err();
-        assert_eq!(name(&all, &web), Some("p"));
-        assert_eq!(name(&all, &pod("any", &[])), None);
-    }
-
-    #[test]
-    fn a_profile_is_of_the_cluster_only_in_the_namespace_of_the_installation() {
-        let target = json!({"kind": "Pod", "name": "web"});
-        let of = |namespace: &str, owner: &str| {
-            let mut object = profile("p", target.clone(), owner, "0");
-            object["metadata"]["namespace"] = json!(namespace);
-            object
-        };
-        let web = pod("web", &[]);
-        let forged = index(&[of("evil", "VarmorClusterPolicy")]);
-        assert_eq!(name(&forged, &web), None);
-        let mut marked = web.clone();
-        marked
-            .annotations
-            .insert(format!("{MARK}app"), "p".to_owned());
-        assert_eq!(forged.find(&marked, "app").unwrap_err(), "p");
-        let real = of("tollgate", "VarmorClusterPolicy");
-        assert_eq!(name(&index(std::slice::from_ref(&real)), &web), Some("p"));
-        let mut of_another_group = real;
-        of_another_group["metadata"]["ownerReferences"][0]["apiVersion"] = json!("evil.io/v1");
-        assert_eq!(name(&index(&[of_another_group]), &web), None);
-    }
-}
+pub(crate) mod tests;

@@ -23,6 +23,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -89,8 +89,7 @@ pub(crate) fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<Obj
         state.is_changed = true;
         let problem = match body {
             Ok(body) => {
-                state.bodies.insert(key.clone(), body);
-                state.failures.remove(&key);
+                state.take_body(&key, body);
                 written.err().map(|error| chain(&error))
             }
             Err(problem) => {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
 
-use crate::agent::no_profile;
 use crate::filter::Filter;
-use crate::index::Index;
+use crate::index::{Index, Undecided};
 use crate::store::{Body, Record, policy_name};
 
 /// A container that exists.
@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
+    /// When an answer to the runtime last waited for a policy in vain. No policy has come since.
+    pub(crate) gave_up: Option<Instant>,
     /// The container runtime has given its containers, and the connection stands.
     pub(crate) is_connected: bool,
     /// The report has to be written.
@@ -91,6 +93,13 @@ impl State {
         self.index.delete(key)
     }
 
+    /// Takes the body of a profile, which the API server has given.
+    pub(crate) fn take_body(&mut self, key: &ObjectKey, body: Body) {
+        self.bodies.insert(key.clone(), body);
+        self.failures.remove(key);
+        self.gave_up = None;
+    }
+
     /// The body of a profile, if it is the current one.
     pub(crate) fn body(&self, key: &ObjectKey) -> Option<&Body> {
         let entry = self.index.get(key)?;
@@ -124,8 +133,8 @@ impl State {
             let entry = match self.index.find(&seen.pod, &seen.name) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => continue,
-                Err(mark) => {
-                    add_dangling(&mut all, seen, mark);
+                Err(undecided) => {
+                    add_undecided(&mut all, seen, &undecided);
                     continue;
                 }
             };
@@ -166,20 +175,25 @@ impl State {
     }
 }
 
-/// Counts a container whose mark names no profile.
-fn add_dangling(all: &mut BTreeMap<ObjectKey, ProfileState>, seen: &Seen, mark: String) {
-    let key = ObjectKey {
-        namespace: seen.pod.namespace.clone(),
-        name: mark,
+/// Counts a container of which it cannot be told which profile it has, for all that it may be.
+fn add_undecided(all: &mut BTreeMap<ObjectKey, ProfileState>, seen: &Seen, undecided: &Undecided) {
+    let keys = match undecided {
+        Undecided::NoProfile(mark) => vec![ObjectKey {
+            namespace: seen.pod.namespace.clone(),
+            name: mark.clone(),
+        }],
+        Undecided::CutName { first, second } => vec![first.clone(), second.clone()],
     };
-    let state = all.entry(key.clone()).or_insert_with(|| ProfileState {
-        failure: Some(no_profile(&key.name)),
-        namespace: key.namespace,
-        name: key.name,
-        ..ProfileState::default()
-    });
-    state.containers += 1;
-    state.unprotected += 1;
+    for key in keys {
+        let state = all.entry(key.clone()).or_insert_with(|| ProfileState {
+            failure: Some(undecided.to_string()),
+            namespace: key.namespace,
+            name: key.name,
+            ..ProfileState::default()
+        });
+        state.containers += 1;
+        state.unprotected += 1;
+    }
 }
 
 /// Maximum number of reasons of a profile in a report.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver::Change;
 use kinds::ObjectKey;
@@ -130,6 +130,65 @@ fn a_container_waits_for_its_policy_and_starts_with_its_filter_alone() {
         panic!("one profile is used");
     };
     assert_eq!((state.containers, state.enforced), (1, 1));
+}
+
+#[test]
+fn answers_that_wait_in_vain_do_not_add_up_and_the_next_policy_ends_the_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    take(&agent, Change::Applied(web()));
+    take(&agent, Change::Listed);
+    // The runtime asks for one after the other, and the API server is away.
+    let begin = Instant::now();
+    for _ in 0..50 {
+        let text = refusal(create(&agent, &pod("web", &[])));
+        assert!(text.contains("the policy is not here yet"), "{text}");
+    }
+    // 50 times 120 ms are 6 s. What this machine does besides may take some time.
+    let took = begin.elapsed();
+    assert!((100..900).contains(&took.as_millis()), "{took:?}");
+    assert!(agent.state().gave_up.is_some());
+    agent.state().take_body(&key("p"), body(POLICY));
+    assert!(agent.state().gave_up.is_none());
+    filter_of(create(&agent, &pod("web", &[])));
+}
+
+#[test]
+fn what_an_author_writes_into_a_pod_does_not_switch_its_policy_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    take(&agent, Change::Applied(web()));
+    take(&agent, Change::Listed);
+    agent.state().take_body(&key("p"), body(POLICY));
+    let plain = filter_of(create(&agent, &pod("web", &[])));
+    for (name, value) in [
+        ("tollgate.dev/opt-out", "allow"),
+        ("tollgate.dev/fail-mode", "open"),
+        ("tollgate.dev/tolerate-missing", "true"),
+        ("container.tollgate.dev/app", "unconfined"),
+        ("profile.tollgate.dev/other", "target"),
+        (
+            "container.seccomp.security.beta.varmor.org/app",
+            "unconfined",
+        ),
+        ("tollgate.policy", "other"),
+    ] {
+        let mut pod = pod("web", &[("pod-template-hash", "h")]);
+        pod.annotations.insert(name.to_owned(), value.to_owned());
+        assert_eq!(filter_of(create(&agent, &pod)), plain, "{name}");
+    }
+    let mut other_class = pod("web", &[]);
+    other_class.runtime_handler = "other".to_owned();
+    assert_eq!(filter_of(create(&agent, &other_class)), plain);
+    // The runtime says that a container is unconfined by no policy of its own; `kubectl debug` adds one to a pod.
+    let mut debugger = container(None);
+    debugger.id = "c2".to_owned();
+    debugger.name = "debugger".to_owned();
+    let event = Event::CreateContainer(Box::new((pod("web", &[]), debugger)));
+    assert_eq!(filter_of(agent.handle(&event)), plain);
+    // The same container in a pod without a policy.
+    let other = create(&agent, &pod("other", &[]));
+    assert!(matches!(other, Answer::Accept), "{other:?}");
 }
 
 #[test]

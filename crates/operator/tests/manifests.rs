@@ -92,10 +92,12 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
     agent
         .apply_status(&reports, &written)
         .expect("the cluster is as this test made it");
-    let error = agent
-        .apply(&reports, &report("n2"))
-        .expect_err("it is refused")
-        .to_string();
+    // The policy comes into force some time after it was written.
+    let error = until(|| match agent.apply(&reports, &report("n2")) {
+        Ok(_) => Err("it is allowed".to_owned()),
+        Err(error) => Ok(error.to_string()),
+    })
+    .expect("it is refused");
     assert!(
         error.contains("403") && error.contains("its own node alone"),
         "{error}"
@@ -208,7 +210,9 @@ fn workloads_are_marked(server: &RealApiserver) {
             .expect("the cluster is as this test made it");
         Ok::<_, String>(marks.clone())
     };
-    let expected = json!({ "container.tollgate.dev/app": "varmor-demo-web" });
+    // Policies of cluster and namespace leave each other's marks alone.
+    let expected = json!({ "profile.tollgate.dev/varmor-cluster-guard-all": "target",
+        "profile.tollgate.dev/varmor-demo-web": "target" });
     // Policies of admission and their parameters come into force some time after they were written.
     until(|| {
         let found = marks(&workload("Deployment", "web"), "/spec/template/metadata")?;
@@ -216,12 +220,93 @@ fn workloads_are_marked(server: &RealApiserver) {
         (found == expected).then_some(()).ok_or(found.to_string())
     })
     .expect("the cluster is as this test made it");
-    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata")
-        .expect("the cluster is as this test made it");
-    assert_eq!(other, Value::Null);
+    // Marks of policies that are not about a workload are taken out, whoever wrote them.
+    let mut forged = workload("Deployment", "other");
+    let written = json!({ "profile.tollgate.dev/varmor-demo-web": "target",
+        "profile.tollgate.dev/varmor-cluster-guard-all": "x", "own": "y" });
+    forged["spec"]["template"]["metadata"]["annotations"] = written.clone();
+    let other = marks(&forged, "/spec/template/metadata").expect("it is taken");
+    assert_eq!(other, json!({ "own": "y" }));
+    // Pods have those of their workload, which is not known here.
+    let mut pod = workload("Pod", "other");
+    pod["metadata"]["annotations"] = written.clone();
+    assert_eq!(marks(&pod, "/metadata"), Ok(written));
     let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata")
         .expect("the cluster is as this test made it");
     assert_eq!(kind, Value::Null);
+}
+
+/// A pod that asks a runtime to create it without the agent, by an annotation.
+fn tolerating(namespace: &str, value: &str) -> Value {
+    let mut pod = workload("Pod", "alone");
+    pod["metadata"]["namespace"] = json!(namespace);
+    pod["metadata"]["annotations"] = json!({ "tollgate.dev/tolerate-missing": value });
+    pod
+}
+
+fn an_author_of_pods_cannot_have_them_created_without_the_agent(server: &RealApiserver) {
+    let client = &server.client;
+    let pods = Resource::new("", "v1", "pods");
+    let refused = |result: Result<Value, ApiError>, part: &str| {
+        let error = result.err().map(|error| error.to_string());
+        let is_it = error
+            .as_ref()
+            .is_some_and(|error| error.contains("403") && error.contains(part));
+        is_it.then_some(()).ok_or(format!("{error:?}"))
+    };
+    let dry = |pod: &Value| {
+        let made = client.create(&pods, pod);
+        if let Ok(made) = &made {
+            let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
+            let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+            // A pod without a node is gone at once.
+            client
+                .delete(&pods, &key(namespace, "alone"), uid)
+                .map_err(|error| error.to_string())
+                .expect("it was made");
+        }
+        made
+    };
+    let cause = "created without tollgate";
+    until(|| refused(dry(&tolerating("demo", "true")), cause))
+        .expect("the policy comes into force");
+    // An empty value is a value, too.
+    refused(dry(&tolerating("demo", "")), cause).expect("it is refused");
+    // The namespaces of the installation and those with the label may have them.
+    for namespace in [NAMESPACE, "allowed"] {
+        dry(&tolerating(namespace, "true")).expect("it is allowed");
+    }
+    let mut pod = workload("Pod", "alone");
+    client
+        .apply(&pods, &pod)
+        .expect("a pod without it is allowed");
+    pod["metadata"]["annotations"] = json!({ "tollgate.dev/tolerate-missing": "true" });
+    refused(client.apply(&pods, &pod), cause).expect("it is refused");
+    for mark in ["profile.tollgate.dev/x", "container.tollgate.dev/app"] {
+        pod["metadata"]["annotations"] = json!({ mark: "app" });
+        refused(client.apply(&pods, &pod), "marks of tollgate stay").expect("it is refused");
+    }
+    pod["metadata"]["annotations"] = json!({ "other": "app" });
+    client
+        .apply(&pods, &pod)
+        .expect("other annotations are free");
+}
+
+/// Makes a namespace whose pods may be created without the agent, and what pods need.
+fn allow_a_namespace(server: &RealApiserver) {
+    let allowed = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "allowed",
+        "labels": { "tollgate.dev/tolerate-missing": "allow" } } });
+    // No controller makes the default account of a namespace here, which pods need.
+    let made = [allowed]
+        .into_iter()
+        .chain(["demo", "allowed", NAMESPACE].map(|namespace| {
+            json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "default", "namespace": namespace } })
+        }));
+    for object in made {
+        let applied = server.client.apply(&resource(&object), &object);
+        applied.expect("the cluster is as this test made it");
+    }
 }
 
 #[test]
@@ -251,6 +336,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
         let applied = server.client.apply(&resource(&object), &object);
         applied.unwrap_or_else(|error| panic!("{error} {object}"));
     }
+    allow_a_namespace(&server);
     for name in ["n1", "n2"] {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
         server
@@ -268,9 +354,15 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
         .client
         .apply(&of("VarmorPolicy"), &policy)
         .expect("the cluster is as this test made it");
+    let mut all = policy;
+    all["kind"] = json!("VarmorClusterPolicy");
+    all["metadata"] = json!({ "name": "all" });
+    let applied = server.client.apply(&of("VarmorClusterPolicy"), &all);
+    applied.expect("the cluster is as this test made it");
     an_agent_writes_its_own_report_alone(&server);
     the_operator_changes_no_policy_and_reads_no_secret(&server);
     workloads_are_marked(&server);
+    an_author_of_pods_cannot_have_them_created_without_the_agent(&server);
 }
 
 #[test]

@@ -31,11 +31,11 @@ impl Cluster {
         }
     }
 
-    fn operator(&self) -> Running {
+    fn operator(&self, name: &str) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-operator"));
-        command.args(["run", "--namespace", "tollgate", "--name", "one"]);
+        command.args(["run", "--namespace", "tollgate", "--name", name]);
         command.args(self.server.options());
-        let log = self.folder.path().join("operator.log");
+        let log = self.folder.path().join(format!("operator-{name}.log"));
         Running::start(command, &log).expect("the program was built")
     }
 }
@@ -77,11 +77,7 @@ fn refusal(result: Result<Value, ApiError>) -> String {
 fn prepare(cluster: &Cluster) {
     let installed = cluster.server.install(&["demo", "tollgate"]);
     installed.expect("the definitions are structural, and their rules are cheap");
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
-    cluster
-        .client
-        .apply(&Resource::new("", "v1", "nodes"), &node)
-        .expect("it can be made");
+    add_node(cluster, "n1");
     wait("the kind", || {
         cluster
             .client
@@ -98,9 +94,15 @@ fn refuses_what_the_webhook_refuses(cluster: &Cluster) {
     assert!(changed(policy("BPF", "Pod")).contains("the enforcer AppArmor cannot be removed"));
 }
 
-/// Reports for the node that it has seen the profile.
-fn report(cluster: &Cluster, profile: &Value) {
-    let mut report = json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": "n1" } });
+fn add_node(cluster: &Cluster, name: &str) {
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+    let nodes = Resource::new("", "v1", "nodes");
+    cluster.client.apply(&nodes, &node).expect("it can be made");
+}
+
+/// Reports for a node that it has seen the profile.
+fn report(cluster: &Cluster, node: &str, profile: &Value) {
+    let mut report = json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": node } });
     cluster
         .client
         .apply(&of("NodeReport"), &report)
@@ -127,6 +129,93 @@ fn events_tell_of_it(cluster: &Cluster) {
     });
 }
 
+/// Name of the operator that acts.
+fn leader(cluster: &Cluster) -> Option<String> {
+    let leases = Resource::new("coordination.k8s.io", "v1", "leases");
+    let lease = cluster
+        .client
+        .get(&leases, &key_of("tollgate", "tollgate-operator"));
+    let holder = lease.ok()?["spec"]["holderIdentity"].as_str()?.to_owned();
+    Some(holder)
+}
+
+/// The condition Ready of the policy and its unknown nodes, if the status is about the policy as it is now.
+fn current(cluster: &Cluster) -> Option<(String, u64)> {
+    let policy = cluster
+        .client
+        .get(&of("VarmorPolicy"), &key_of("demo", "web"))
+        .ok()?;
+    let status = &policy["status"];
+    if status["observedGeneration"] != policy["metadata"]["generation"] {
+        return None;
+    }
+    let mut conditions = status["conditions"].as_array()?.iter();
+    let ready = conditions.find(|condition| condition["type"] == "Ready")?;
+    let unknown = status["coverage"]["unknownNodes"].as_u64()?;
+    Some((ready["status"].as_str()?.to_owned(), unknown))
+}
+
+#[test]
+fn after_the_leader_was_killed_the_next_operator_knows_nothing_before_nodes_have_reported() {
+    testing::need_slow!();
+    let programs = match Programs::find() {
+        Ok(programs) => programs,
+        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
+            _,
+            String,
+        >(
+            missing
+        )),
+    };
+    let cluster = Cluster::start(&programs);
+    prepare(&cluster);
+    let at = key_of("demo", "varmor-demo-web");
+    let profile = || cluster.client.get(&of("ArmorProfile"), &at).ok();
+    let mut one = cluster.operator("one");
+    wait("the leader", || (leader(&cluster)? == "one").then_some(()));
+    let _two = cluster.operator("two");
+    let first = wait("the profile", profile);
+    report(&cluster, "n1", &first);
+    wait("success", || {
+        (current(&cluster)? == ("True".to_owned(), 0)).then_some(())
+    });
+    one.kill().expect("it runs");
+    // Nobody acts for as long as the lease lasts.
+    add_node(&cluster, "n2");
+    let mut changed = policy("AppArmorBPF", "Pod");
+    changed["spec"]["policy"]["enhanceProtect"]["hardeningRules"] = json!(["disallow-insmod"]);
+    let applied = cluster.client.apply(&of("VarmorPolicy"), &changed);
+    applied.expect("it can be changed");
+    assert_eq!((current(&cluster), profile()), (None, Some(first.clone())));
+    let mut seen = Vec::new();
+    let mut look = |expected: u64| {
+        seen.extend(current(&cluster));
+        (seen.last()?.1 == expected).then_some(())
+    };
+    wait("the next leader's status", || look(2));
+    assert_eq!(leader(&cluster).as_deref(), Some("two"));
+    let second = wait("the new profile", || {
+        profile().filter(|new| new["metadata"]["generation"] != first["metadata"]["generation"])
+    });
+    report(&cluster, "n2", &second);
+    wait("one node's report", || look(1));
+    // The report of the other node is about the profile before, and stays so.
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(look(1), Some(()));
+        thread::sleep(Duration::from_millis(100));
+    }
+    let success: Vec<_> = seen
+        .iter()
+        .filter(|(ready, _)| ready != "Unknown")
+        .collect();
+    assert!(success.is_empty(), "{seen:?}");
+    report(&cluster, "n1", &second);
+    wait("success", || {
+        (current(&cluster)? == ("True".to_owned(), 0)).then_some(())
+    });
+}
+
 #[test]
 fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
     let programs = match Programs::find() {
@@ -142,7 +231,7 @@ fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
     prepare(&cluster);
     refuses_what_the_webhook_refuses(&cluster);
     let policies = of("VarmorPolicy");
-    let _operator = cluster.operator();
+    let _operator = cluster.operator("one");
     let profile = wait("the profile", || {
         cluster
             .client
@@ -162,7 +251,7 @@ fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
     wait("the node", || {
         (ready("Unknown")["status"]["coverage"]["unknownNodes"] == 1).then_some(())
     });
-    report(&cluster, &profile);
+    report(&cluster, "n1", &profile);
     let done = ready("True");
     assert_eq!(done["status"]["phase"], "Protecting");
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Policies that the API server itself runs: no webhook, no certificate, no Secret.
 
-use kinds::annotations::MARK;
+use kinds::MAX_NAME;
+use kinds::annotations::OF_POLICY;
 use serde_json::{Value, json};
 
 use super::{Installation, NODE, of_cluster};
@@ -104,7 +105,8 @@ impl Place {
     }
 }
 
-/// Marks the containers of a workload with the profile of the policy that is its parameter.
+/// Marks a workload with the profile of the policy that is its parameter, or takes such a mark out of another one. Each
+/// policy sees to its own mark alone, so that the order of policies makes no difference.
 fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> Value {
     let is_of_cluster = kind == "VarmorClusterPolicy";
     let profile = match is_of_cluster {
@@ -132,10 +134,6 @@ fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> V
             },
             "variables": [
                 { "name": "labels", "expression": "has(object.metadata.labels) ? object.metadata.labels : {}" },
-                { "name": "all", "expression": containers(place) },
-                { "name": "chosen", "expression": "!has(params.spec.target.containers) || \
-                    params.spec.target.containers.size() == 0 ? variables.all : \
-                    variables.all.filter(c, c in params.spec.target.containers)" },
                 { "name": "profile", "expression": profile },
             ],
             "matchConditions": [],
@@ -145,14 +143,6 @@ fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> V
             }],
         },
     })
-}
-
-fn containers(place: Place) -> String {
-    let pod = place.pod();
-    format!(
-        "{pod}.spec.containers.map(c, c.name) + (has({pod}.spec.initContainers) ? \
-         {pod}.spec.initContainers.map(c, c.name) : [])"
-    )
 }
 
 /// The target of the policy is this workload.
@@ -181,9 +171,22 @@ fn patch(place: Place) -> String {
         &format!("!has({pod}.metadata) || !has({pod}.metadata.annotations)"),
         "/metadata/annotations",
     );
+    let key = format!("'{OF_POLICY}' + variables.profile");
+    let path = format!("'{pointer}/metadata/annotations/' + jsonpatch.escapeKey({key})");
+    // A policy whose name is too long has no profile.
+    let has_profile = format!("variables.profile.size() <= {MAX_NAME}");
+    let is_marked = format!(
+        "has({pod}.metadata) && has({pod}.metadata.annotations) && {key} in {pod}.metadata.annotations"
+    );
+    // A pod has the marks of its workload, which admission cannot compare with it.
+    let is_place = match place {
+        Place::Pod => "params.spec.target.kind == 'Pod'",
+        Place::Template => "true",
+    };
     format!(
-        "!({IS_TARGET}) ? [] : {metadata}{annotations} + variables.chosen.map(c, JSONPatch{{op: 'add', path: \
-         '{pointer}/metadata/annotations/' + jsonpatch.escapeKey('{MARK}' + c), value: variables.profile}})"
+        "!({has_profile} && {is_place}) ? [] : ({IS_TARGET}) ? {metadata}{annotations} + \
+         [JSONPatch{{op: 'add', path: {path}, value: 'target'}}] : ({is_marked}) ? \
+         [JSONPatch{{op: 'remove', path: {path}}}] : []"
     )
 }
 

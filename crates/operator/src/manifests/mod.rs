@@ -4,6 +4,7 @@
 //! of [`Installation`]'s values.
 
 mod admission;
+mod authors;
 mod chart;
 mod rbac;
 mod workloads;
@@ -35,6 +36,7 @@ pub fn all(installation: &Installation) -> Vec<Value> {
 fn without_definitions(installation: &Installation) -> Vec<Value> {
     let mut objects = rbac::objects(installation);
     objects.extend(admission::objects(installation));
+    objects.extend(authors::objects(installation));
     objects.extend(workloads::objects(installation));
     objects
 }
