@@ -31,6 +31,7 @@ const OF_TESTS: [(&str, &[&str]); 6] = [
     ),
     // Short runs by hand, whose README says how they were made.
     ("2026-11-27-guard-build", &["README.md", "samples.json"]),
+    ("2026-11-27-ebpf-parts", &["README.md", "samples.json"]),
     ("2026-11-27-watch-start", &["README.md", "samples.json"]),
 ];
 
