@@ -46,25 +46,20 @@ impl Surroundings<'_> {
         if self.has_first_namespace {
             return true;
         }
-        match (self.mounts, self.first_mounts) {
-            (Some(own), Some(first)) => have_same_root(own, first),
+        match (self.mounts.and_then(root), self.first_mounts.and_then(root)) {
+            (Some(own), Some(first)) => {
+                (own.device, own.root, own.fs_type) == (first.device, first.root, first.fs_type)
+            }
             _ => false,
         }
     }
 }
 
-/// Returns true if what is at the roots of both tables is the same folder of the same file system.
-pub(super) fn have_same_root(one: &[u8], other: &[u8]) -> bool {
-    let root = |text| root(text).map(|mount| (mount.device, mount.root, mount.fs_type));
-    root(one).is_some() && root(one) == root(other)
-}
-
-/// Reads the mounts below the root of the mount namespace of a process, or of this one. `None` if it cannot be entered,
-/// which needs CAP_SYS_ADMIN and CAP_SYS_CHROOT.
-pub(super) fn mounts_of_namespace(pid: Option<i32>) -> Option<Vec<u8>> {
-    let process = pid.map_or("thread-self".to_owned(), |pid| pid.to_string());
-    let read = move || {
-        let namespace = File::open(format!("/proc/{process}/ns/mnt")).ok()?;
+/// Reads the mounts below the root of this process's mount namespace. `None` if it cannot be entered, which needs
+/// CAP_SYS_ADMIN and CAP_SYS_CHROOT, or if no thread can be made.
+pub(super) fn mounts_of_namespace() -> Option<Vec<u8>> {
+    let read = || {
+        let namespace = File::open("/proc/thread-self/ns/mnt").ok()?;
         // Opened before, because the root of the namespace may have no /proc.
         let thread = File::open("/proc/thread-self").ok()?;
         // The thread gets a root of its own, which entering the namespace sets to that of the namespace.
@@ -75,7 +70,7 @@ pub(super) fn mounts_of_namespace(pid: Option<i32>) -> Option<Vec<u8>> {
         File::from(table).read_to_end(&mut text).ok()?;
         Some(text)
     };
-    std::thread::spawn(read).join().ok()?
+    std::thread::Builder::new().spawn(read).ok()?.join().ok()?
 }
 
 /// The mount that is seen at `/`: of several on top of each other, the last.
@@ -194,14 +189,14 @@ mod tests {
             mount(Some(c"/proc"), &new_proc, None, MS_BIND, None).unwrap();
             rustix::process::chroot(new_root.as_c_str()).unwrap();
             let seen = std::fs::read("/proc/thread-self/mountinfo").unwrap();
-            (seen, mounts_of_namespace(None).unwrap())
+            (seen, mounts_of_namespace().unwrap())
         };
         let (seen, found) = std::thread::spawn(read).join().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(root(&seen).is_none(), "{}", String::from_utf8_lossy(&seen));
         let of = |mount: MountLine<'_>| (mount.device.to_vec(), mount.root.to_vec());
         assert_eq!(root(&found).map(of), root(&whole).map(of));
-        assert_eq!(mounts_of_namespace(None), Some(whole));
+        assert_eq!(mounts_of_namespace(), Some(whole));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The result has three values. `Host` is returned only if proven: the agent and the process are both in the
 //! initial pid and cgroup namespaces, and no part of the process's cgroup path looks like a container's, or it is
 //! the agent's own path and the agent's mounts are those of the machine's first process. A pid namespace alone makes
-//! no container: such a process is on the host if its mounts are the agent's, or begin at the machine's root. Of a
+//! no container: such a process is on the host if its mount namespace is the agent's. Of a
 //! process that has ended only the mount namespace is known: it is on the host if that is the agent's. A private cgroup namespace
 //! shows `/` to the processes inside, so without the namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's mounts, or, for processes
 //! that share the agent's namespaces, from the agent's options. Everything else is `Unknown`.
@@ -86,8 +86,6 @@ pub struct Containers {
     own: ContainerKey,
     own_container: Arc<Container>,
     agent_on_host: bool,
-    /// The mounts of the first process of the agent's pid namespace.
-    first_mounts: Option<Vec<u8>>,
     state_root: PathBuf,
     runtime_container: Option<KnownContainer>,
     known: Mutex<HashMap<ContainerKey, CachedContainer>>,
@@ -145,8 +143,7 @@ impl Containers {
         let (mounts, first_mounts) = (proc.mountinfo(agent).ok(), proc.mountinfo(1).ok());
         let first_namespace = proc.namespace(1, "ns/mnt").ok();
         let has_first_namespace = first_namespace == Some(own.mount_namespace);
-        let whole =
-            (in_cgroup.is_some() && !has_first_namespace).then(|| host::mounts_of_namespace(None));
+        let whole = (in_cgroup.is_some() && !has_first_namespace).then(host::mounts_of_namespace);
         let around = Surroundings {
             is_initial: own.is_initial(),
             is_named: options.own_id.is_some(),
@@ -172,7 +169,6 @@ impl Containers {
             own,
             own_container: Arc::new(own_container),
             agent_on_host,
-            first_mounts,
             state_root,
             runtime_container: options.told,
             known: Mutex::default(),
@@ -267,7 +263,7 @@ impl Containers {
             return self.described(identity);
         }
         if self.agent_on_host {
-            return if place.is_initial() || self.has_files_of_host(pid, place) {
+            return if place.is_initial() || self.has_mounts_of_host(place) {
                 Container::host()
             } else {
                 Container::unknown()
@@ -285,17 +281,12 @@ impl Containers {
         Container::unknown()
     }
 
-    /// Returns true for a process of the host that made a pid namespace, as unshare(1) and bubblewrap do: its control
-    /// group, seen from outside, names no container, and its mounts are the agent's, or begin at the root of the machine.
-    fn has_files_of_host(&self, pid: i32, place: &ContainerKey) -> bool {
-        if place.cgroup_namespace != INITIAL_CGROUP_NAMESPACE {
-            return false;
-        }
-        place.mount_namespace == self.own.mount_namespace
-            || self.first_mounts.as_ref().is_some_and(|first| {
-                let mounts = host::mounts_of_namespace(Some(pid));
-                mounts.is_some_and(|mounts| host::have_same_root(&mounts, first))
-            })
+    /// Returns true for a process of the host that only made a pid namespace, as `unshare -pf` does: its control group,
+    /// seen from outside, names no container, and its mounts are the agent's. A mount namespace of its own proves
+    /// nothing, whatever is mounted there now: a container starts with the host's mounts, and changes its root later.
+    fn has_mounts_of_host(&self, place: &ContainerKey) -> bool {
+        place.cgroup_namespace == INITIAL_CGROUP_NAMESPACE
+            && place.mount_namespace == self.own.mount_namespace
     }
 
     /// The announced container, or one inside of it. `outer` is the key of its outermost process.
