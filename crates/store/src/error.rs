@@ -15,6 +15,18 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// The database cannot hold every text.
+    #[error(
+        "cannot open {}: its encoding is {found}, which cannot hold every alert; \
+         create it with `createdb -E UTF8 -T template0`",
+        path.display()
+    )]
+    Encoding {
+        /// The database.
+        path: PathBuf,
+        /// Its encoding.
+        found: String,
+    },
     /// A newer build wrote the store.
     #[error(
         "cannot open {}: a newer build wrote it (schema {found}, this build knows up to {known})",

@@ -94,7 +94,11 @@ impl Target {
 
     /// Connects to write. A commit waits for the disk, whatever the server's default is.
     pub(super) fn writer(&self) -> Result<Connection, StoreError> {
-        self.connect("SET synchronous_commit = on; SET lock_timeout = '30s'")
+        // A collector that is stopped in a transaction must not keep the others from theirs.
+        self.connect(
+            "SET synchronous_commit = on; SET lock_timeout = '30s';
+             SET idle_in_transaction_session_timeout = '30s'",
+        )
     }
 
     /// Connects to read. A defect in a query cannot change the store, nor keep the server busy for ever.

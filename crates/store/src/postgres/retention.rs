@@ -20,7 +20,8 @@ pub(super) fn prune(store: &PostgresStore, retention: Retention) -> Result<Prune
     }
     if let Some(max_bytes) = retention.max_bytes {
         // Rows that are deleted one by one leave their space behind, so whole days go.
-        while store.readers.with(bytes)? > max_bytes {
+        // Other tables keep their space when a day goes: they must not make the limit delete every day.
+        while store.readers.with(bytes_of_days)? > max_bytes {
             let Some(oldest) = store.readers.with(|it| Ok(days(it)?.first().copied()))? else {
                 break;
             };
@@ -94,6 +95,15 @@ fn finish(state: &mut State) -> Result<(), StoreError> {
          DELETE FROM comments WHERE group_id NOT IN (SELECT id FROM groups)",
     )?;
     state.count_deletion()
+}
+
+/// Returns the bytes of the alerts of all days.
+fn bytes_of_days(connection: &mut Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
+         WHERE inhparent = to_regclass($1)::oid";
+    Ok(unsigned(
+        connection.number(sql, &[&format!("{SCHEMA}.alerts")])?,
+    ))
 }
 
 /// Returns the bytes of tables and indexes.

@@ -25,8 +25,19 @@ pub(super) fn prepare(target: &Target, connection: &mut Connection) -> Result<()
 }
 
 fn migrate(target: &Target, connection: &mut Connection) -> Result<(), StoreError> {
-    let version = version(connection)?;
     let path = || PathBuf::from(target.name());
+    let encoding = connection.query("SHOW server_encoding", &[])?;
+    let encoding = encoding.first().map(|row| row.try_get::<_, String>(0));
+    match encoding.transpose()?.unwrap_or_default() {
+        utf8 if utf8 == "UTF8" => {}
+        found => {
+            return Err(StoreError::Encoding {
+                path: path(),
+                found,
+            });
+        }
+    }
+    let version = version(connection)?;
     if version > LATEST {
         return Err(StoreError::Newer {
             path: path(),

@@ -67,7 +67,12 @@ impl Transactions for State {
             self.connection = None;
             self.connection = Some(self.target.writer()?);
         }
-        let begun = self.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})"));
+        // Each statement sees what others committed before the lock was granted. The settings hold in this transaction
+        // whatever a connection pooler does with the session.
+        let begun = self.run(&format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; \
+             SELECT pg_advisory_xact_lock({LOCK})"
+        ));
         let deletions = begun.and_then(|()| {
             let deletions = "SELECT deletions FROM store";
             self.connection()?.number(deletions, &[])
