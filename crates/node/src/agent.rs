@@ -124,8 +124,11 @@ impl Agent {
         if state.body(key).is_none() {
             self.want([key.clone()]);
         }
-        let is_pausing = |gave_up: Instant| begin.saturating_duration_since(gave_up) < PAUSE;
-        let end = match state.gave_up.is_some_and(is_pausing) {
+        // One namespace's policies that do not come must not take the wait from the containers of another.
+        state
+            .gave_up
+            .retain(|_, gave_up| begin.saturating_duration_since(*gave_up) < PAUSE);
+        let end = match state.gave_up.contains_key(&key.namespace) {
             true => begin,
             false => begin + PATIENCE,
         };
@@ -138,7 +141,7 @@ impl Agent {
             if left.is_zero() {
                 // The pause does not become longer by those that did not wait.
                 if end != begin {
-                    state.gave_up = Some(now);
+                    state.gave_up.insert(key.namespace.clone(), now);
                 }
                 let cause = state.failures.get(key).cloned();
                 return Err(cause.unwrap_or_else(|| "the policy is not here yet".to_owned()));

@@ -234,13 +234,18 @@ impl Index {
         if all.is_empty() {
             return self.marked(pod, container);
         }
+        // A cut name that fits does not put a policy before those that are certain; its mark on the pod does.
+        let marks = marks(pod, container);
+        let is_certain =
+            |entry: &&Entry| entry.compare(pod) == Match::Yes || marks.contains(&&*entry.key.name);
+        let certain: Vec<&Entry> = all.iter().copied().filter(is_certain).collect();
+        let all = if certain.is_empty() { all } else { certain };
         let is_of_cluster = all.iter().any(|entry| entry.is_of_cluster);
         let level = || all.iter().filter(|one| one.is_of_cluster == is_of_cluster);
         let sure = level().filter(|entry| entry.compare(pod) == Match::Yes);
         if let Some(best) = sure.min_by_key(|entry| entry.rank()) {
             return Ok(Some(*best));
         }
-        let marks = marks(pod, container);
         let marked = level().filter(|entry| marks.contains(&&*entry.key.name));
         if let Some(best) = marked.min_by_key(|entry| entry.rank()) {
             return Ok(Some(*best));

@@ -41,8 +41,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
-    /// When an answer to the runtime last waited for a policy in vain. No policy has come since.
-    pub(crate) gave_up: Option<Instant>,
+    /// When an answer to the runtime last waited in vain for a policy of a namespace. No policy has come since.
+    pub(crate) gave_up: BTreeMap<String, Instant>,
     /// The container runtime has given its containers, and the connection stands.
     pub(crate) is_connected: bool,
     /// The report has to be written.
@@ -97,7 +97,7 @@ impl State {
     pub(crate) fn take_body(&mut self, key: &ObjectKey, body: Body) {
         self.bodies.insert(key.clone(), body);
         self.failures.remove(key);
-        self.gave_up = None;
+        self.gave_up.clear();
     }
 
     /// The body of a profile, if it is the current one.

@@ -98,5 +98,7 @@ fn marks_stay() -> Value {
 }
 
 fn pods(operations: &[&str]) -> Value {
-    json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": ["pods"] })
+    json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": operations,
+        // An update of the status can change annotations, too.
+        "resources": ["pods", "pods/status"] })
 }
