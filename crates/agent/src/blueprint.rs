@@ -69,7 +69,11 @@ impl InForce {
 /// Source of an agent's rules.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
+    /// The rule files. An agent that starts once need not start quickly, and what it detects must not depend on who
+    /// can write compiled rules.
     Files,
+    /// The rule files of a command, unless their compiled rules are cached.
+    CachedFiles,
     /// The rule files, and the handover state that the first agent left to its successors.
     Handover(&'a [u8]),
     /// Files that have already been read, and the directory of compiled rules.
@@ -81,7 +85,7 @@ pub(super) enum Origin<'a> {
 impl<'a> Origin<'a> {
     fn sources(self) -> Option<&'a Sources> {
         match self {
-            Self::Files | Self::Handover(_) => None,
+            Self::Files | Self::CachedFiles | Self::Handover(_) => None,
             Self::Read(sources, _) | Self::Kept(sources, _) => Some(sources),
         }
     }
@@ -304,7 +308,8 @@ impl<'a> Judging<'a> {
         }
         let folder = match origin {
             Origin::Kept(_, folder) | Origin::Read(_, folder) => Some(folder.to_owned()),
-            Origin::Files | Origin::Handover(_) => rules_cache::folder(),
+            Origin::CachedFiles => rules_cache::folder(),
+            Origin::Files | Origin::Handover(_) => None,
         };
         let cache =
             folder.and_then(|folder| RulesCache::of(&folder, &files, config, &self.options));

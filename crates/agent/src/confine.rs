@@ -193,9 +193,14 @@ fn record(
     PolicyRecord {
         name: policy.name.clone(),
         digest: file.digest(),
-        audits: how.audit,
+        audits: how.audit || !denies(policy),
         enforcers: lines.iter().map(extent).collect(),
     }
+}
+
+/// Returns true if the policy denies anything: by a rule, or everything that it does not allow.
+fn denies(policy: &Policy) -> bool {
+    policy.mode == Mode::DefenseInDepth || policy.rules.iter().any(|rule| rule.verdict.denies())
 }
 
 /// Refuses a file without errors that has several policies.

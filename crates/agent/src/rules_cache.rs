@@ -2,7 +2,7 @@
 //!
 //! An entry is found by all that the image is made from: the program's file, the texts of the rule files and the
 //! options. The cache lies where only this user can write: an image is not checked as rules are, so whoever can
-//! write it decides what is detected, like whoever can write the rules.
+//! write it decides what is detected, like whoever can write the rules. Agents of services do not use it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::cache_files::{self, hash, parts, ready};
 use super::filter_cache::program_identity;
 use super::sink::DeferredSink;
 
-/// Where root's cache is. It does not outlive a boot, and no policy of ours lets a command write there.
+/// Where root's cache is. It does not outlive a boot.
 const FOLDER: &str = "/run/tollgate/rules";
 
 /// The entry of a set of rules.

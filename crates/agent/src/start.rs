@@ -226,7 +226,7 @@ fn by_kept_filter(
     let restricts_first = enforced.elsewhere.is_some();
     let first = enforced.first.take();
     let make = move || {
-        let origin = cache.as_ref().map_or(Origin::Files, |cache| {
+        let origin = cache.as_ref().map_or(Origin::CachedFiles, |cache| {
             Origin::Kept(&cache.sources, &cache.folder)
         });
         let mut blueprint = enforced.blueprint(spec, engine, origin)?;
@@ -257,7 +257,7 @@ fn by_loaded_rules(
     let origin = match (handover, &cache) {
         (Some(handover), _) => Origin::Handover(handover),
         (None, Some(cache)) => Origin::Read(&cache.sources, &cache.folder),
-        (None, None) => Origin::Files,
+        (None, None) => Origin::CachedFiles,
     };
     let mut blueprint = enforced.blueprint(spec, engine, origin)?;
     blueprint.first = enforced.first;
