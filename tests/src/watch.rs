@@ -275,7 +275,7 @@ impl Watch {
         // If the program could not start, there is no file.
         let log = fs::read_to_string(self.alert_log()).unwrap_or_default();
         let alerts: Vec<Alert> = match self.json {
-            true => log.lines().map(parsed).collect(),
+            true => log.lines().filter_map(parsed).collect(),
             false => Vec::new(),
         };
         let printed = finished.stdout.clone();
@@ -434,9 +434,10 @@ impl WatchResult {
     }
 }
 
-/// Reads a line of the alert log, which holds nothing but alerts.
-fn parsed(line: &str) -> Alert {
-    Alert::parse(line).unwrap_or_else(|| panic!("no alert: {line}"))
+/// Reads a line of the alert log, which holds nothing but alerts. An agent that takes over from one that was killed while
+/// it wrote begins a new line, also if the last one is complete after all: that one is empty.
+fn parsed(line: &str) -> Option<Alert> {
+    (!line.is_empty()).then(|| Alert::parse(line).unwrap_or_else(|| panic!("no alert: {line}")))
 }
 
 /// Returns options that make the program behave as on the kernel that `TOLLGATE_TEST_KERNEL` names.
