@@ -17,23 +17,24 @@ pub(crate) fn sha256(content: &[u8]) -> String {
 /// matter, so that the same rules have the same digest on each host.
 pub(crate) fn of_rules(files: &[RuleFile], selections: &[Selection]) -> String {
     let mut content = Vec::new();
-    // The length goes before each text, so that no text can pass for two.
-    let mut add = |text: &str| {
-        content.extend_from_slice(&(text.len() as u64).to_le_bytes());
-        content.extend_from_slice(text.as_bytes());
+    // The length goes before each text, so that no text can pass for two. What is not there is no empty text.
+    let mut add = |text: Option<&str>| match text {
+        Some(text) => {
+            content.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            content.extend_from_slice(text.as_bytes());
+        }
+        None => content.extend_from_slice(&u64::MAX.to_le_bytes()),
     };
     for file in files {
-        // Rules with an unreadable file are not used.
-        add(file.text.as_deref().unwrap_or_default());
+        add(file.text.as_deref().ok());
     }
     for selection in selections {
-        add(if selection.enable {
-            "enable"
-        } else {
-            "disable"
-        });
-        add(selection.rule.as_deref().unwrap_or_default());
-        add(selection.tag.as_deref().unwrap_or_default());
+        add(Some(match selection.enable {
+            true => "enable",
+            false => "disable",
+        }));
+        add(selection.rule.as_deref());
+        add(selection.tag.as_deref());
     }
     sha256(&content)
 }
@@ -76,6 +77,18 @@ mod tests {
             assert_ne!(*other, first);
             assert!(!others[..at].contains(other));
         }
+        let mut unreadable = file("a", "");
+        assert_eq!(
+            of_rules(std::slice::from_ref(&unreadable), &[]),
+            of(&[""], &[])
+        );
+        unreadable.text = Err("denied".to_owned());
+        assert_ne!(of_rules(&[unreadable], &[]), of(&[""], &[]));
+        assert_ne!(of(&[], &[disable("")]), {
+            let mut all = disable("");
+            all.rule = None;
+            of(&[], &[all])
+        });
         assert!(sha256(b"").starts_with("e3b0c44298fc1c14"));
     }
 }

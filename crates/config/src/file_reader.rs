@@ -28,9 +28,9 @@ impl FileReader {
             return settings::read(name, text);
         }
         let (node, repeated) = settings::read_repeated(name, text)?;
-        let warn = |problem: Problem| {
-            let help = problem.help.unwrap_or_default();
-            format!("{}: {}: {help}", problem.origin, problem.message)
+        let warn = |problem: Problem| match problem.help {
+            Some(help) => format!("{}: {}: {help}", problem.origin, problem.message),
+            None => format!("{}: {}", problem.origin, problem.message),
         };
         self.warnings
             .borrow_mut()

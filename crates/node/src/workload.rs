@@ -66,9 +66,11 @@ fn compare_name(target: &Target, pod: &PodSandbox) -> Match {
     // A StatefulSet numbers its pods, and names that are too long are refused.
     let is_cut = target.kind != "StatefulSet" && base.len() > MAX_BASE;
     if is_cut {
-        let mut ends = (0..=MAX_BASE).rev();
-        let end = ends.find(|end| base.is_char_boundary(*end));
-        base.truncate(end.unwrap_or_default());
+        let mut end = MAX_BASE;
+        while !base.is_char_boundary(end) {
+            end -= 1;
+        }
+        base.truncate(end);
     }
     let end = pod.name.strip_prefix(&base);
     match end.is_some_and(|end| !end.is_empty() && !end.contains('-')) {

@@ -257,8 +257,10 @@ fn an_author_of_pods_cannot_have_them_created_without_the_agent(server: &RealApi
     let dry = |pod: &Value| {
         let made = client.create(&pods, pod);
         if let Ok(made) = &made {
-            let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
-            let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+            let uid = made["metadata"]["uid"].as_str();
+            let uid = uid.expect("what was made has one");
+            let namespace = pod["metadata"]["namespace"].as_str();
+            let namespace = namespace.expect("the pods of this test have one");
             // A pod without a node is gone at once.
             client
                 .delete(&pods, &key(namespace, "alone"), uid)

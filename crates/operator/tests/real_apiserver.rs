@@ -155,18 +155,23 @@ fn current(cluster: &Cluster) -> Option<(String, u64)> {
     Some((ready["status"].as_str()?.to_owned(), unknown))
 }
 
+/// The programs of a cluster; skips the test without them.
+macro_rules! programs {
+    () => {
+        match Programs::find() {
+            Ok(programs) => programs,
+            Err(missing) => {
+                let found: Result<String, String> = Ok(missing);
+                testing::skip!("needs what tests/cluster/build builds, and etcd", || found)
+            }
+        }
+    };
+}
+
 #[test]
 fn after_the_leader_was_killed_the_next_operator_knows_nothing_before_nodes_have_reported() {
     testing::need_slow!();
-    let programs = match Programs::find() {
-        Ok(programs) => programs,
-        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
-            _,
-            String,
-        >(
-            missing
-        )),
-    };
+    let programs = programs!();
     let cluster = Cluster::start(&programs);
     prepare(&cluster);
     let at = key_of("demo", "varmor-demo-web");
@@ -218,15 +223,7 @@ fn after_the_leader_was_killed_the_next_operator_knows_nothing_before_nodes_have
 
 #[test]
 fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
-    let programs = match Programs::find() {
-        Ok(programs) => programs,
-        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
-            _,
-            String,
-        >(
-            missing
-        )),
-    };
+    let programs = programs!();
     let cluster = Cluster::start(&programs);
     prepare(&cluster);
     refuses_what_the_webhook_refuses(&cluster);

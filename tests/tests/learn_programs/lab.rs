@@ -12,7 +12,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// Has a server end by a file instead of a request.
 pub(crate) const END_FILE: &str = "made/end";
 const START: Duration = Duration::from_secs(30);
-/// What no policy allows unless the program has read just that.
+/// What no policy allows unless the program has read just that. `/root` is the home of root on every machine.
 const SHARED: [&str; 6] = [
     "/tmp/**",
     "/etc/**",

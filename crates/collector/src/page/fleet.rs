@@ -68,6 +68,7 @@ impl Inventory {
         Self(serde_json::from_str(&agent.inventory).unwrap_or(Value::Null))
     }
 
+    /// Returns what the agent said; nothing for what it did not say, which the page does not guess.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_default()
     }
@@ -113,7 +114,7 @@ impl Inventory {
             @if let Some(digest) = policy["digest"].as_str() { span.sub.mono { (short(digest)) } }
             @if audits { span.sub { "only reports" } }
             @for (enforcer, extent) in extents.into_iter().flatten().take(ENFORCERS) {
-                span.sub { (plain(enforcer)) ": " (plain(extent.as_str().unwrap_or_default())) }
+                span.sub { (plain(enforcer)) ": " (plain(extent.as_str().unwrap_or("unknown"))) }
             }
         }
     }

@@ -28,14 +28,12 @@ fn migrate(target: &Target, connection: &mut Connection) -> Result<(), StoreErro
     let path = || PathBuf::from(target.name());
     let encoding = connection.query("SHOW server_encoding", &[])?;
     let encoding = encoding.first().map(|row| row.try_get::<_, String>(0));
-    match encoding.transpose()?.unwrap_or_default() {
-        utf8 if utf8 == "UTF8" => {}
-        found => {
-            return Err(StoreError::Encoding {
-                path: path(),
-                found,
-            });
-        }
+    let found = encoding.transpose()?;
+    if found.as_deref() != Some("UTF8") {
+        return Err(StoreError::Encoding {
+            path: path(),
+            found: found.unwrap_or_else(|| "unknown".to_owned()),
+        });
     }
     let version = version(connection)?;
     if version > LATEST {
