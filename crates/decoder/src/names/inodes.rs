@@ -286,7 +286,7 @@ impl Inodes {
         let (paths, changes) = (Arc::clone(&known.paths), known.changes);
         // Release the lock: other threads must not wait while the caller's file systems are asked.
         drop(known);
-        let mut found = Found::look(caller.anew(), &paths, &before, layers);
+        let mut found = Found::look(caller.anew(paths.len()), &paths, &before, layers);
         let now = now_ns(Clock::Monotonic);
         // Unknown files are not looked up again and again.
         let pause = match found.has_unknown {

@@ -25,6 +25,10 @@ const STEP_LIMIT: usize = 4096;
 /// Maximum time that all file systems on the way may take together.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
+/// Time that a lookup of many paths may take for each, beyond [`TIME_LIMIT`]: on a busy machine each takes long because
+/// others have the processors. A file system that does not answer is waited for no longer.
+const PATH_TIME: Duration = Duration::from_millis(1);
+
 thread_local! {
     /// Time that this thread has waited for file systems. On a busy machine a lookup takes longer than that, because
     /// others have the processors; no file system is blamed for it.
@@ -73,10 +77,11 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Returns a copy with a new time limit.
-    pub(super) fn anew(self) -> Self {
+    /// Returns a copy with a new time limit, for the lookup of so many paths.
+    pub(super) fn anew(self, paths: usize) -> Self {
+        let paths = u32::try_from(paths).unwrap_or(u32::MAX);
         Self {
-            waited_at_end: WAITED.get() + TIME_LIMIT,
+            waited_at_end: WAITED.get() + TIME_LIMIT + PATH_TIME.saturating_mul(paths),
             ..self
         }
     }
@@ -91,7 +96,7 @@ impl<'a> Caller<'a> {
             return Err(Errno::TIMEDOUT);
         }
         let begun = Instant::now();
-        let answer = self.inspector.within(left, work);
+        let answer = self.inspector.within(left.min(TIME_LIMIT), work);
         // What took longer than the limit of one access lacked a processor.
         WAITED.set(WAITED.get() + begun.elapsed().min(WORK_LIMIT));
         answer.unwrap_or(Err(Errno::TIMEDOUT))
