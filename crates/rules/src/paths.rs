@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compile::atom::Right;
+use crate::compile::operand::{OperandId, OperandSource};
 use crate::condition::ast::Op;
 use crate::engine::Engine;
 
@@ -18,7 +19,7 @@ impl Engine {
             )
         };
         atoms
-            .filter(|atom| named(atom.key.op))
+            .filter(|atom| named(atom.key.op) && !self.is_about_words(atom.key.operand))
             .filter_map(|atom| match &atom.key.right {
                 Right::Constants(constants) => Some(constants),
                 Right::Operand(_) => None,
@@ -28,6 +29,20 @@ impl Engine {
             .filter(|path| path.len() > 1 && path.starts_with(b"/"))
             .map(<[u8]>::to_vec)
             .collect()
+    }
+
+    /// Returns whether an operand is a field of the process other than its executable, such as `proc.args`: a path in
+    /// such text is no file that the event is about.
+    fn is_about_words(&self, operand: OperandId) -> bool {
+        match &self.program.operands.get(operand).source {
+            OperandSource::Field(field) => {
+                let name = field.to_string();
+                name.starts_with("proc.") && !name.contains("exepath")
+            }
+            OperandSource::Constant(_)
+            | OperandSource::List(_)
+            | OperandSource::Transform { .. } => false,
+        }
     }
 }
 
