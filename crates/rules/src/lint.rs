@@ -99,7 +99,8 @@ impl Engine {
         for (position, rule) in self.rules.iter().enumerate() {
             let earlier = self.rules[..position].iter().enumerate();
             let shadow = earlier
-                .filter(|(_, other)| other.source == rule.source)
+                // A rule that counts hides nothing: see `Engine::ends_search`.
+                .filter(|(_, other)| other.source == rule.source && other.count.is_none())
                 .find(|(other, _)| implications.shadows(*other, position));
             if let Some((_, other)) = shadow {
                 findings.push(Finding {

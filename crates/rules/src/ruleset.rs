@@ -89,9 +89,26 @@ pub struct Rule {
     pub capture: bool,
     /// Duration of the capture in milliseconds; 0 means the configured default.
     pub capture_duration_ms: u32,
+    /// How often the rule has to match before it alerts; `None` if each match is an alert.
+    pub count: Option<Count>,
     /// Position of the last append to the condition.
     pub appended: Option<Location>,
     /// Position of the last full definition.
+    pub location: Location,
+}
+
+/// How often a rule has to match before it alerts. Falco has nothing like it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Count {
+    /// The rule alerts when it has counted more than this.
+    pub over: u32,
+    /// Time in which the matches have to happen, in milliseconds.
+    pub within_ms: u32,
+    /// Fields whose values are counted apart, e.g. `proc.sid`; empty to count all together.
+    pub by: Vec<String>,
+    /// Fields whose values count once; empty if each match counts.
+    pub distinct: Vec<String>,
+    /// Position in the file.
     pub location: Location,
 }
 

@@ -263,6 +263,14 @@ impl Source {
             }
             all.push(metric);
         }
+        let forgotten = evaluator.forgotten_counts();
+        if forgotten > 0 || self.wanted.empty_values {
+            all.push(Metric::new(
+                Area::Tollgate,
+                "rules_forgotten_counts",
+                Value::Count(forgotten),
+            ));
+        }
         for cost in evaluator.costs().filter(|cost| cost.evaluations > 0) {
             for (name, value) in [
                 ("rule_evaluations", Value::Count(cost.evaluations)),

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use super::count::Counting;
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
 use crate::compile::check::{Checker, Problem};
 use crate::condition::ast::SourceId;
 use crate::condition::parser::parse_operand;
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
-use crate::ruleset::{Rule, Ruleset};
+use crate::ruleset::{Count, Rule, Ruleset};
 
 /// Returns the output of a rule with the configured additions.
 #[must_use]
@@ -54,6 +55,8 @@ impl Compiler<'_> {
         let (tree, mut problems) = self.checker.condition(&rule.condition);
         let template = self.output(rule, &mut problems);
         let formatted = self.formatted(rule, &mut problems);
+        let count = self.count(rule);
+        let has_sound_count = rule.count.is_some() == count.is_some();
         let has_sound_exceptions = self.exceptions(rule);
         let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
         let broken = problems.iter().any(is_error);
@@ -69,7 +72,7 @@ impl Compiler<'_> {
             }
             self.report(rule, problem);
         }
-        if broken || !has_sound_exceptions {
+        if broken || !has_sound_exceptions || !has_sound_count {
             return None;
         }
         let tree = tree.merge(&mut self.checker.atoms, &self.checker.operands);
@@ -85,8 +88,43 @@ impl Compiler<'_> {
             formatted: formatted?,
             capture: rule.capture,
             capture_duration_ms: rule.capture_duration_ms,
+            count,
             matches: AtomicU64::new(0),
         })
+    }
+
+    /// Compiles the `count` of a rule; `None` if it has none or is faulty, which is reported.
+    fn count(&mut self, rule: &Rule) -> Option<Counting> {
+        let count = rule.count.as_ref()?;
+        let by = self.count_template(rule, count, &count.by)?;
+        let distinct = match count.distinct.is_empty() {
+            true => None,
+            false => Some(self.count_template(rule, count, &count.distinct)?),
+        };
+        let over = usize::try_from(count.over).expect("the loader bounds it");
+        let within_ns = u64::from(count.within_ms) * 1_000_000;
+        Some(Counting::new(over, within_ns, by, distinct))
+    }
+
+    fn count_template(
+        &mut self,
+        rule: &Rule,
+        count: &Count,
+        fields: &[String],
+    ) -> Option<Template> {
+        let text: Vec<_> = fields.iter().map(|field| format!("%{field}")).collect();
+        match Template::new(&text.join(" "), rule.output.source, &mut self.checker) {
+            Ok(template) => Some(template),
+            Err(problems) => {
+                for problem in problems {
+                    let message = format!("`count`: {}", problem.message);
+                    let diagnostic = Diagnostic::new(problem.code, count.location.clone(), message);
+                    self.diagnostics
+                        .push(diagnostic.in_item(format!("rule {}", rule.name)));
+                }
+                None
+            }
+        }
     }
 
     /// Checks the fields of exceptions without values, which are no part of the condition yet. Returns false if

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::diagnostic::Location;
-use crate::ruleset::{PluginRequirement, Priority};
+use crate::ruleset::{Count, PluginRequirement, Priority};
 use crate::version::Version;
 use yaml::SourceText;
 
@@ -50,11 +50,14 @@ pub(super) const RULE_KEYS: &[Key] = &[
     replace("enabled"),
     replace("capture"),
     replace("capture_duration"),
+    replace("count"),
     replace("warn_evttypes"),
     replace("skip-if-unknown-filter"),
     key("append"),
     key("override"),
 ];
+
+pub(super) const COUNT_KEYS: &[Key] = &[key("over"), key("within"), key("by"), key("distinct")];
 
 pub(super) const MACRO_KEYS: &[Key] = &[
     key("macro"),
@@ -164,6 +167,7 @@ pub(super) struct RuleItem {
     pub(super) enabled: bool,
     pub(super) capture: bool,
     pub(super) capture_duration_ms: u32,
+    pub(super) count: Option<Count>,
     pub(super) warn_evttypes: bool,
     pub(super) skip_if_unknown_filter: bool,
     pub(super) exceptions: Vec<ExceptionItem>,
@@ -183,6 +187,7 @@ pub(super) struct RuleUpdate {
     pub(super) enabled: Option<bool>,
     pub(super) capture: Option<bool>,
     pub(super) capture_duration_ms: Option<u32>,
+    pub(super) count: Option<Count>,
     pub(super) warn_evttypes: Option<bool>,
     pub(super) skip_if_unknown_filter: Option<bool>,
     pub(super) exceptions: Option<Vec<ExceptionItem>>,
@@ -202,6 +207,7 @@ impl RuleUpdate {
             enabled: None,
             capture: None,
             capture_duration_ms: None,
+            count: None,
             warn_evttypes: None,
             skip_if_unknown_filter: None,
             exceptions: None,

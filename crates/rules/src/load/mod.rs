@@ -5,6 +5,7 @@
 //! reports its problems and continues with the rest.
 
 mod collect;
+mod count;
 mod exception;
 mod item;
 mod read;

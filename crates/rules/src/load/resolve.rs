@@ -305,6 +305,7 @@ impl<'c> Resolver<'c> {
             exceptions: item.exceptions.iter().map(summary).collect(),
             capture: item.capture,
             capture_duration_ms: item.capture_duration_ms,
+            count: item.count.clone(),
             appended: item.appended.clone(),
             location: item.location.clone(),
         })

@@ -16,6 +16,7 @@ use event::{
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) call: Syscall,
+    pub(crate) time_ns: u64,
     pub(crate) registers: [u64; 6],
     /// Content of paths and texts; `None` if the caller's memory is unreadable.
     pub(crate) text: Option<Vec<u8>>,
@@ -41,6 +42,7 @@ impl Case {
     pub(crate) fn new(call: Syscall, registers: [u64; 6]) -> Self {
         Self {
             call,
+            time_ns: 1_700_000_000_123_456_789,
             registers,
             text: Some(b"/home/u/file".to_vec()),
             number: 0,
@@ -75,7 +77,7 @@ impl Case {
         let params = self.params(stage, &texts);
         let event = Event {
             number: 7,
-            time_ns: 1_700_000_000_123_456_789,
+            time_ns: self.time_ns,
             kind: EventKind::of_syscall(self.call),
             stage,
             cpu: Some(1),

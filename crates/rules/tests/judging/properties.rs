@@ -282,6 +282,7 @@ fn case() -> impl Strategy<Value = Case> {
         let (names, args, uid, tty, containment, visible) = process;
         let number = registers[5] & 0x1fff;
         let case = Case {
+            time_ns: 1_700_000_000_123_456_789,
             call,
             registers,
             text,

@@ -84,6 +84,7 @@ impl Describer {
             exceptions: Vec::new(),
             capture: false,
             capture_duration_ms: 0,
+            count: None,
             appended: None,
             location: item.location.clone(),
         };

@@ -1,0 +1,260 @@
+//! Rules that alert when they have matched often enough: the `count` of a rule.
+//!
+//! The state of each rule is bounded: at most [`MAX_KEYS`] keys, each with at most `over` values. Times are those
+//! of the events, so that a replayed capture counts as the run that it shows.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::compile::eval::Evaluation;
+use crate::compile::operand::OperandId;
+use crate::output::Template;
+
+/// Number of keys that a rule counts at a time. Beyond it the half that matched longest ago is forgotten.
+const MAX_KEYS: usize = 4096;
+
+/// Longest rest after an alert, in nanoseconds: matches that go on without a pause alert again after it.
+const MAX_REST_NS: u64 = 3_600_000_000_000;
+
+/// A compiled `count`.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Counting {
+    pub(super) over: usize,
+    pub(super) within_ns: u64,
+    /// What is counted apart: events whose values here are equal belong together.
+    pub(super) by: Template,
+    /// What counts once; `None` if each match counts.
+    pub(super) distinct: Option<Template>,
+    #[serde(skip)]
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    windows: Mutex<HashMap<String, Window>>,
+    forgotten: AtomicU64,
+}
+
+/// The matches of one key.
+#[derive(Debug, Default)]
+struct Window {
+    /// Values with the time of their last match.
+    values: Vec<(String, u64)>,
+    last_ns: u64,
+    /// Time of the alert, as long as the matches after it go on.
+    alerted_ns: Option<u64>,
+}
+
+/// What had been counted when a rule alerted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) number: u64,
+    /// Nanoseconds between the first and the last of the matches.
+    pub(super) within_ns: u64,
+    /// The distinct values, oldest first; empty if each match counts.
+    pub(super) values: Vec<String>,
+}
+
+impl Counting {
+    pub(super) fn new(
+        over: usize,
+        within_ns: u64,
+        by: Template,
+        distinct: Option<Template>,
+    ) -> Self {
+        Self {
+            over,
+            within_ns,
+            by,
+            distinct,
+            state: State::default(),
+        }
+    }
+
+    pub(super) fn operands(&self) -> impl Iterator<Item = OperandId> {
+        let distinct = self.distinct.iter().flat_map(Template::operands);
+        self.by.operands().chain(distinct)
+    }
+
+    /// Counts a match. Returns what was counted if the rule alerts now.
+    pub(super) fn count(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<Counted> {
+        let key = self.by.message(evaluation);
+        let distinct = self.distinct.as_ref();
+        let value = distinct.map(|distinct| distinct.message(evaluation));
+        self.add(key, value, evaluation.event().time_ns)
+    }
+
+    fn add(&self, key: String, value: Option<String>, now_ns: u64) -> Option<Counted> {
+        let mut windows = self.windows();
+        if windows.len() >= MAX_KEYS && !windows.contains_key(&key) {
+            self.make_room(&mut windows, now_ns);
+        }
+        let window = windows.entry(key).or_default();
+        let counted = window.add(value, now_ns, self.over, self.within_ns)?;
+        Some(Counted {
+            values: match self.distinct {
+                Some(_) => counted.values,
+                None => Vec::new(),
+            },
+            ..counted
+        })
+    }
+
+    /// Drops the keys whose matches are too long ago; if that is not enough, the half that matched longest ago.
+    fn make_room(&self, windows: &mut HashMap<String, Window>, now_ns: u64) {
+        windows.retain(|_, window| now_ns.saturating_sub(window.last_ns) <= self.within_ns);
+        if windows.len() < MAX_KEYS {
+            return;
+        }
+        let mut times: Vec<_> = windows.values().map(|window| window.last_ns).collect();
+        let (_, median, _) = times.select_nth_unstable(MAX_KEYS / 2);
+        let median = *median;
+        let before = windows.len();
+        windows.retain(|_, window| window.last_ns > median);
+        let forgotten = u64::try_from(before - windows.len()).expect("64 bits hold any length");
+        self.state.forgotten.fetch_add(forgotten, Ordering::Relaxed);
+    }
+
+    /// Returns how many keys were forgotten before their time, because there were too many.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.state.forgotten.load(Ordering::Relaxed)
+    }
+
+    fn windows(&self) -> MutexGuard<'_, HashMap<String, Window>> {
+        let windows = self.state.windows.lock();
+        windows.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Window {
+    fn add(
+        &mut self,
+        value: Option<String>,
+        now_ns: u64,
+        over: usize,
+        within_ns: u64,
+    ) -> Option<Counted> {
+        // Events of several threads arrive out of order.
+        let since = |then: u64| now_ns.saturating_sub(then);
+        if let Some(alerted_ns) = self.alerted_ns {
+            if since(self.last_ns) <= within_ns && since(alerted_ns) <= MAX_REST_NS {
+                self.last_ns = self.last_ns.max(now_ns);
+                return None;
+            }
+            self.alerted_ns = None;
+        }
+        self.last_ns = self.last_ns.max(now_ns);
+        self.values.retain(|(_, then)| since(*then) <= within_ns);
+        let known = value.as_ref().and_then(|value| {
+            let mut values = self.values.iter_mut();
+            values.find(|(known, _)| known == value)
+        });
+        match known {
+            Some((_, then)) => *then = now_ns.max(*then),
+            None => self.values.push((value.unwrap_or_default(), now_ns)),
+        }
+        if self.values.len() <= over {
+            return None;
+        }
+        self.alerted_ns = Some(now_ns);
+        let values = std::mem::take(&mut self.values);
+        let first = values.iter().map(|(_, then)| *then).min();
+        Some(Counted {
+            number: u64::try_from(values.len()).expect("64 bits hold any length"),
+            within_ns: since(first.unwrap_or(now_ns)),
+            values: values.into_iter().map(|(value, _)| value).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn counting(over: usize, distinct: bool) -> Counting {
+        Counting::new(
+            over,
+            60 * SECOND,
+            Template::default(),
+            distinct.then(Template::default),
+        )
+    }
+
+    #[test]
+    fn distinct_values_of_one_key_count_once_within_the_time() {
+        let counting = counting(2, true);
+        let add = |key: &str, value: &str, second| {
+            let counted = counting.add(key.into(), Some(value.into()), second * SECOND);
+            counted.map(|counted| counted.values.join(" "))
+        };
+        assert_eq!(add("a", "id", 0), None);
+        assert_eq!(add("a", "ps", 10), None);
+        assert_eq!(add("a", "id", 20), None, "it was counted");
+        assert_eq!(add("b", "ss", 20), None, "another key");
+        assert_eq!(add("a", "ss", 75), None, "the second is too long ago");
+        assert_eq!(add("a", "df", 79), Some("id ss df".into()));
+    }
+
+    #[test]
+    fn each_match_counts_where_nothing_has_to_be_distinct() {
+        let counting = counting(2, false);
+        let add = |second| counting.add("a".into(), None, second * SECOND);
+        assert_eq!(add(0), None);
+        assert_eq!(add(1), None);
+        let counted = Counted {
+            number: 3,
+            within_ns: 2 * SECOND,
+            values: Vec::new(),
+        };
+        assert_eq!(add(2), Some(counted));
+    }
+
+    #[test]
+    fn what_goes_on_is_one_alert_an_hour_and_a_pause_ends_it() {
+        let counting = counting(1, false);
+        let alerts = |from: u64, to: u64| {
+            let times = (from..to).step_by(10);
+            let alert = |second: &u64| counting.add("a".into(), None, second * SECOND).is_some();
+            times.filter(alert).collect::<Vec<_>>()
+        };
+        assert_eq!(alerts(0, 7000), [10, 3630]);
+        assert_eq!(alerts(7061, 7100), [7071], "after a pause");
+    }
+
+    #[test]
+    fn keys_are_bounded_and_the_forgotten_are_counted() {
+        let counting = counting(1, false);
+        for key in 0..=MAX_KEYS {
+            let now = SECOND + u64::try_from(key).unwrap();
+            assert_eq!(counting.add(key.to_string(), None, now), None);
+        }
+        let kept = counting.windows().len();
+        assert!(kept <= MAX_KEYS / 2 + 1, "{kept}");
+        assert_eq!(
+            counting.forgotten(),
+            u64::try_from(MAX_KEYS + 1 - kept).unwrap()
+        );
+        assert!(
+            counting
+                .add(MAX_KEYS.to_string(), None, 2 * SECOND)
+                .is_some()
+        );
+        assert_eq!(
+            counting.add("0".into(), None, 2 * SECOND),
+            None,
+            "it was forgotten"
+        );
+        // What is too long ago was not forgotten before its time.
+        let forgotten = counting.forgotten();
+        for key in 0..=MAX_KEYS {
+            let key = format!("late {key}");
+            assert_eq!(counting.add(key, None, 500 * SECOND), None);
+        }
+        assert!(counting.forgotten() >= forgotten);
+    }
+}
