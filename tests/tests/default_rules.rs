@@ -82,20 +82,42 @@ macro_rules! cases {
             );
         })*
 
-        #[test]
-        fn every_default_rule_has_a_case() {
-            let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
-            let rules = e2e::stock_rules(&file).into_iter().map(|rule| rule.name);
-            let mut cases = BTreeSet::new();
-            $({
-                const CASE: Case = $case;
-                assert!(cases.insert(CASE.rule.to_owned()), "two cases of {}", CASE.rule);
-                assert!(!CASE.fires.is_empty(), "nothing fires {}", CASE.rule);
-                assert!(!CASE.near_misses.is_empty(), "{} has no near miss", CASE.rule);
-            })*
-            assert_eq!(rules.collect::<BTreeSet<_>>(), cases);
-        }
+        /// The cases of this module.
+        pub(crate) const CASES: &[Case] = &[$($case),*];
     };
+}
+
+#[path = "default_rules/execution.rs"]
+mod execution;
+#[path = "default_rules/network.rs"]
+mod network;
+#[path = "default_rules/rights.rs"]
+mod rights;
+#[path = "default_rules/secrets.rs"]
+mod secrets;
+#[path = "default_rules/tracks.rs"]
+mod tracks;
+
+#[test]
+fn every_default_rule_has_a_case() {
+    let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
+    let rules = e2e::stock_rules(&file).into_iter().map(|rule| rule.name);
+    let mut cases = BTreeSet::new();
+    let modules = [
+        CASES,
+        execution::CASES,
+        network::CASES,
+        rights::CASES,
+        secrets::CASES,
+        tracks::CASES,
+    ];
+    for case in modules.into_iter().flatten() {
+        let name = case.rule;
+        assert!(cases.insert(name.to_owned()), "two cases of {name}");
+        assert!(!case.fires.is_empty(), "nothing fires {name}");
+        assert!(!case.near_misses.is_empty(), "{name} has no near miss");
+    }
+    assert_eq!(rules.collect::<BTreeSet<_>>(), cases);
 }
 
 cases! {
@@ -681,6 +703,7 @@ delete_history => Case {
         act("sh", sh!("cd %W; : > .zsh_history")).by(&[User]),
         act("mv", sh!("cd %W; echo ls >> .history; mv .history x")),
         act("truncate", sh!("cd %W; echo ls >> .bash_history; truncate -s 0 .bash_history")),
+        act("ln", sh!("cd %W; echo ls >> .bash_history; ln -sf /dev/null .bash_history")),
     ],
     near_misses: &[
         act("bash", &["bash", "-c", "cd %W; echo ls >> .bash_history"]),
@@ -785,6 +808,7 @@ write_below_etc => Case {
         act("mv", sh!("cd /etc; echo > %W/x; mv %W/x new")).showing(&[("evt.arg.newpath", "/etc/new")]),
         act("perl", perl!(named!("/etc", "/etc/named")))
             .showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/etc/named")]),
+        act("ln", &["ln", "-s", "/opt/x", "/etc/link"]).showing(&[("evt.arg.linkpath", "/etc/link")]),
     ],
     near_misses: &[
         act("perl", perl!(nameless!("/etc", ""))),

@@ -69,13 +69,30 @@ fn is_of_script(process: &Process, name: Comm) -> bool {
     runs_scripts && last.is_some_and(|last| Comm::new(last) == name)
 }
 
+/// Tools that a shell of busybox runs in a child that it forks and does not exec, under the name of the tool.
+const APPLETS: [&[u8]; 38] = [
+    b"awk", b"base32", b"base64", b"cat", b"chmod", b"chown", b"cp", b"cut", b"date", b"dd", b"df",
+    b"du", b"egrep", b"env", b"fgrep", b"find", b"grep", b"head", b"hexdump", b"ln", b"ls",
+    b"mkdir", b"mv", b"nl", b"od", b"rm", b"sed", b"sort", b"split", b"stat", b"tac", b"tail",
+    b"tee", b"touch", b"tr", b"uniq", b"xargs", b"xxd",
+];
+
+/// Returns whether a name is that of a tool which is part of the executable. The executable does the tool's work, so
+/// it is what rules would see if it had started itself.
+fn is_of_applet(executable: Option<&[u8]>, name: Comm) -> bool {
+    executable.is_some_and(|path| path.ends_with(b"/busybox")) && APPLETS.contains(&name.as_bytes())
+}
+
 /// Reports a disguising name once for a process, and not for processes that were forked from it.
 pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name: Comm) {
     let is_inherited = process.parent().is_some_and(|parent| {
         parent.last_comm() == name && Arc::ptr_eq(&parent.image(), &process.image())
     });
     process.set_last_comm(name);
-    if !is_inherited && !is_of_script(process, name) && process.reports_name(name) {
+    let image = process.image();
+    let executable = image.executable.get().and_then(Option::as_deref);
+    let is_its_own = is_of_script(process, name) || is_of_applet(executable, name);
+    if !is_inherited && !is_its_own && process.reports_name(name) {
         notices.renamed(process, name);
     }
 }
@@ -114,6 +131,30 @@ impl<J: Evaluator> CallEvaluator<J> {
                 None
             }
             Lookup::Missing | Lookup::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_busybox_runs_tools_under_their_names_and_only_its_own() {
+        for (executable, name, expected) in [
+            (Some("/usr/bin/busybox"), "ln", true),
+            (Some("/usr/bin/busybox"), "sshd", false),
+            (Some("/usr/bin/bash"), "ln", false),
+            (Some("/tmp/nobusybox"), "ln", false),
+            (None, "ln", false),
+        ] {
+            let path = executable.map(str::as_bytes);
+            let name = Comm::new(name.as_bytes());
+            assert_eq!(
+                is_of_applet(path, name),
+                expected,
+                "{executable:?} {name:?}"
+            );
         }
     }
 }
