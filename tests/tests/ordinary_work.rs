@@ -139,6 +139,7 @@ impl Job {
     }
 
     fn run(&self, engine: Engine, identity: Identity) -> WatchResult {
+        let default = default_rules().expect("rules/default.yaml is part of the repository");
         let argument = match self.script {
             "cargo" => toolchain(Path::new(env!("CARGO_TARGET_TMPDIR")))
                 .join("bin/cargo")
@@ -161,7 +162,8 @@ impl Job {
             .engine(engine)
             .identity(identity)
             .limit(Duration::from_secs(300))
-            .rules_file(&default_rules().expect("rules/default.yaml is part of the repository"))
+            .rules_file(&default)
+            .rules_file(&default.with_file_name("counted.yaml"))
             .with_fixtures("day")
             .run()
     }

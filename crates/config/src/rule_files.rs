@@ -14,8 +14,12 @@ use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
 use crate::{Selection, trust};
 
-/// The built-in rules, used if no rule file is named.
-pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
+/// The built-in rules, used if no rule file is named: those that Falco would load as well, then those that count.
+pub const BUILTIN: &str = concat!(
+    include_str!("../../../rules/default.yaml"),
+    "\n",
+    include_str!("../../../rules/counted.yaml")
+);
 
 /// Rules for further actions of the event generator.
 pub const MORE: &str = include_str!("../../../rules/more.yaml");
