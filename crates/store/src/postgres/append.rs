@@ -1,8 +1,8 @@
 //! Storing batches.
 
 use super::connection::Connection;
-use super::text;
 use super::writer::State;
+use super::{sums, text};
 use crate::error::StoreError;
 use crate::intake::{self, Cache, GroupKey, HOUR_NS, Names, NewRecord, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
@@ -86,7 +86,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
     }
     let connection = state.connection()?;
     insert(connection, (sender, received_ns), &columns)?;
-    add(connection, &sums)?;
+    sums::add(connection, &sums)?;
     advance(connection, sender, &receipt, received_ns)?;
     Ok(receipt)
 }
@@ -175,39 +175,6 @@ fn insert(
             &columns.bodies,
             &columns.words,
         ],
-    )?;
-    Ok(())
-}
-
-/// Adds the sums of a batch.
-fn add(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
-    let keys = |at: fn(&(i64, i64, i64)) -> i64| sums.counts.keys().map(at).collect::<Vec<_>>();
-    let values = |at: fn(&(i64, i64, i64)) -> i64| sums.counts.values().map(at).collect::<Vec<_>>();
-    connection.execute(
-        "INSERT INTO counts (hour, group_id, host, count, first_ns, last_ns)
-         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-             $6::bigint[])
-         ON CONFLICT (hour, group_id, host) DO UPDATE SET count = counts.count + excluded.count,
-             first_ns = least(counts.first_ns, excluded.first_ns),
-             last_ns = greatest(counts.last_ns, excluded.last_ns)",
-        &[
-            &keys(|key| key.0),
-            &keys(|key| key.1),
-            &keys(|key| key.2),
-            &values(|value| value.0),
-            &values(|value| value.1),
-            &values(|value| value.2),
-        ],
-    )?;
-    let hours: Vec<i64> = sums.hours.keys().map(|(hour, _)| *hour).collect();
-    let severities = sums.hours.keys();
-    let severities: Vec<i64> = severities.map(|(_, it)| i64::from(it.number())).collect();
-    let counts: Vec<i64> = sums.hours.values().copied().collect();
-    connection.execute(
-        "INSERT INTO hours (hour, severity, count)
-         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
-         ON CONFLICT (hour, severity) DO UPDATE SET count = hours.count + excluded.count",
-        &[&hours, &severities, &counts],
     )?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::sums;
 use super::writer::State;
 use crate::error::StoreError;
 use crate::intake::{self, Cache, GroupKey, Names, Sums};
@@ -27,7 +28,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
             insert_loss(state.connection(), sender, &loss)?;
         }
     }
-    add(state.connection(), &sums)?;
+    sums::add(state.connection(), &sums)?;
     advance(state.connection(), sender, &receipt, received_ns)?;
     Ok(receipt)
 }
@@ -94,27 +95,6 @@ fn insert(
         .prepare_cached("INSERT INTO alert_words (rowid, message) VALUES (?1, ?2)")?
         .execute(params![id, alert.message])?;
     sums.add(alert, group, host);
-    Ok(())
-}
-
-/// Adds the sums of a batch, a row for each instead of one for each alert.
-fn add(connection: &Connection, sums: &Sums) -> Result<(), StoreError> {
-    let mut counts = connection.prepare_cached(
-        "INSERT INTO counts (hour, group_id, host, count, first_ns, last_ns)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (hour, group_id, host) DO UPDATE SET count = count + excluded.count,
-             first_ns = min(first_ns, excluded.first_ns), last_ns = max(last_ns, excluded.last_ns)",
-    )?;
-    for ((hour, group, host), (count, first, last)) in &sums.counts {
-        counts.execute(params![hour, group, host, count, first, last])?;
-    }
-    let mut hours = connection.prepare_cached(
-        "INSERT INTO hours (hour, severity, count) VALUES (?1, ?2, ?3)
-         ON CONFLICT (hour, severity) DO UPDATE SET count = count + excluded.count",
-    )?;
-    for ((hour, severity), count) in &sums.hours {
-        hours.execute(params![hour, severity.number(), count])?;
-    }
     Ok(())
 }
 

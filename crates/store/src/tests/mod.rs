@@ -374,7 +374,10 @@ fn a_search_finds_words_that_all_occur_and_takes_no_query_language(fixture: &Fix
     };
     assert_eq!(found("/etc/shadow"), 1);
     assert_eq!(found("CAT etc"), 2);
-    assert_eq!(found("shad"), 1);
+    assert_eq!(found("shad"), 0);
+    assert_eq!(found("shad*"), 1);
+    assert_eq!(found("et* *at* /pas*cat"), 0);
+    assert_eq!(found("et* sha*cat"), 1);
     assert_eq!(found("shadow passwd"), 0);
     assert_eq!(found("near"), 1);
     for hostile in [
@@ -384,6 +387,8 @@ fn a_search_finds_words_that_all_occur_and_takes_no_query_language(fixture: &Fix
         "NEAR(",
         "message:",
         "^*",
+        "*",
+        "**a**",
         "-",
         "\u{0}",
     ] {
