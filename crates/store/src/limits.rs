@@ -1,6 +1,7 @@
 //! Limits of answers, the same for each database, and what the audit log says.
 
 use crate::account::Triage;
+use crate::bundles::{Assignment, BundleReport};
 use crate::model::{Acknowledgement, Filter, GroupId, Scope};
 
 /// Rows of a page if the filter names no number, and at most.
@@ -104,6 +105,33 @@ pub(crate) fn triage(group: GroupId, change: &Triage) -> (&'static str, String) 
         Triage::Mute(Some(until)) => ("mute", object(&format!("until {until} ns"))),
         Triage::Mute(None) => ("unmute", object("")),
         Triage::Comment(text) => ("comment", object(text)),
+    }
+}
+
+/// Returns what the audit log calls a bundle.
+pub(crate) fn bundle_text(id: i64, version: u64, digest: &str) -> String {
+    format!("bundle {id}, version {version}, sha256:{digest}")
+}
+
+/// Returns object of an assignment for the audit log.
+pub(crate) fn assignment(assignment: &Assignment, bundle: &str) -> String {
+    let (class, percent, gate) = (&assignment.class, assignment.percent, &assignment.gate);
+    let limit = |name: &str, limit: Option<u64>| {
+        limit.map_or(String::new(), |limit| format!(", at most {limit} {name}"))
+    };
+    format!(
+        "{bundle} to {percent} % of class {class}{}{}{}",
+        limit("failures", gate.failures),
+        limit("losses of an agent", gate.losses),
+        limit("alerts of an agent in a minute", gate.alerts)
+    )
+}
+
+/// Returns action and object of what an agent says about its bundle for the audit log.
+pub(crate) fn bundle_report(report: &BundleReport) -> (&'static str, String) {
+    match &report.refused {
+        None => ("take bundle", format!("sha256:{}", report.digest)),
+        Some(why) => ("refuse bundle", format!("sha256:{}: {why}", report.digest)),
     }
 }
 

@@ -7,7 +7,7 @@ use super::append::{find_host, words};
 use super::connection::Connection;
 use super::text;
 use crate::error::StoreError;
-use crate::limits::searched;
+use crate::limits::{SEARCHED, searched};
 use crate::model::{Cursor, Filter};
 
 /// A WHERE clause with its values.
@@ -89,4 +89,32 @@ pub(super) fn words_query(text: &str) -> String {
         words(word).map(move |word| format!("'{word}'{beginning}"))
     });
     words.collect::<Vec<_>>().join(" & ")
+}
+
+/// Alerts by which it is estimated how many have the words of a search.
+const SAMPLE: i64 = 4000;
+
+/// Returns the query for what is asked of the latest alerts that have these words.
+///
+/// Words that many alerts have are found along the numbers, from the last one on; others by the index of words, whose
+/// alerts are sorted then. The planner cannot tell which: words of new alerts are not in its statistics.
+pub(super) fn with_words(
+    connection: &mut Connection,
+    (column, searched): (&str, &str),
+    conditions: &mut Conditions,
+) -> Result<String, StoreError> {
+    /// One of this number is many.
+    const MANY: i64 = 20;
+    let query = words_query(searched);
+    let sample = format!(
+        "SELECT count(*) FILTER (WHERE words @@ $1::text::tsquery)
+         FROM (SELECT words FROM alerts ORDER BY id DESC LIMIT {SAMPLE}) AS sample"
+    );
+    let is_common = connection.number(&sample, &[&query])? * MANY >= SAMPLE;
+    // What is no plain column has no index.
+    let order = if is_common { "id" } else { "id + 0" };
+    let place = conditions.place(query);
+    Ok(format!(
+        "SELECT {column} FROM alerts WHERE words @@ {place}::text::tsquery ORDER BY {order} DESC LIMIT {SEARCHED}"
+    ))
 }

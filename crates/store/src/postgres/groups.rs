@@ -2,12 +2,12 @@
 
 use postgres::Row;
 
-use super::conditions::{Conditions, of_group, of_host, words_query};
+use super::conditions::{Conditions, of_group, of_host, with_words};
 use super::connection::Connection;
 use super::query::severity;
 use crate::error::StoreError;
 use crate::intake::HOUR_NS;
-use crate::limits::{self, SEARCHED};
+use crate::limits;
 use crate::model::{Filter, Group, GroupId};
 use crate::number::unsigned;
 
@@ -27,11 +27,9 @@ pub(super) fn groups(
         conditions.add(shown, now_ns);
     }
     if let Some(searched) = &filter.text {
-        let found = format!(
-            "g.id IN (SELECT group_id FROM (SELECT group_id FROM alerts
-                 WHERE words @@ ?::text::tsquery ORDER BY id DESC LIMIT {SEARCHED}) AS found)"
-        );
-        conditions.add(&found, words_query(searched));
+        let found = with_words(connection, ("group_id", searched), &mut conditions)?;
+        let clause = format!("g.id IN (SELECT group_id FROM ({found}) AS found)");
+        conditions.clauses.push(clause);
     }
     let from = filter.from_ns.map(|from| from.div_euclid(HOUR_NS));
     let to = to_hour(connection, filter)?;

@@ -1,6 +1,7 @@
 //! A store in a PostgreSQL database, which several collectors can share.
 
 mod append;
+mod bundles;
 mod conditions;
 mod connection;
 mod fleet;

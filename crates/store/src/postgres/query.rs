@@ -3,12 +3,12 @@
 use postgres::Row;
 use postgres::types::ToSql;
 
-use super::conditions::{Conditions, of_group, of_host, words_query};
+use super::conditions::{Conditions, of_group, of_host, with_words};
 use super::connection::Connection;
 use super::{retention, schema, text};
 use crate::error::StoreError;
 use crate::intake::{HOUR_NS, parts};
-use crate::limits::{self, Index, SEARCHED, TOP};
+use crate::limits::{self, Index, TOP};
 use crate::model::{
     AgentId, AlertDetail, AlertId, AlertRow, Filter, GroupId, HourCount, Loss, LossKind, LossRow,
     Overview, Statistics,
@@ -70,11 +70,8 @@ pub(super) fn alerts(
         conditions.clauses.push(after);
     }
     if let Some(searched) = &filter.text {
-        let found = format!(
-            "a.id IN (SELECT id FROM alerts WHERE words @@ ?::text::tsquery
-                 ORDER BY id DESC LIMIT {SEARCHED})"
-        );
-        conditions.add(&found, words_query(searched));
+        let found = with_words(connection, ("id", searched), &mut conditions)?;
+        conditions.clauses.push(format!("a.id IN ({found})"));
     }
     let sql = format!(
         "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = {group} JOIN hosts h ON h.id = a.host

@@ -2,6 +2,7 @@
 
 mod append;
 mod backup;
+mod bundles;
 mod conditions;
 mod fleet;
 mod groups;

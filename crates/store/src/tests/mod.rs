@@ -1,6 +1,7 @@
 //! What each database has to do alike. Each test runs against a SQLite file and against a PostgreSQL server of its
 //! own.
 
+mod bundles;
 mod people;
 mod shared;
 mod sums;
