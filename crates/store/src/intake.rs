@@ -16,6 +16,10 @@ const GROUPS_OF_A_RULE: i64 = 2000;
 /// Rules, and hosts, at most, for the same reason: a sender names them.
 const NAMES: i64 = 20_000;
 
+/// Rows of losses of one sender at most. Further losses are added to its latest row of their kind, so that a sender cannot
+/// fill the store with them, and none is forgotten.
+pub(crate) const LOSSES: i64 = 5000;
+
 /// Program and object of the alerts beyond [`GROUPS_OF_A_RULE`], host beyond [`NAMES`].
 pub(crate) const OTHER: &str = "(other)";
 

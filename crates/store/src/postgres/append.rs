@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::writer::State;
 use super::{sums, text};
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, HOUR_NS, Names, NewRecord, Sums};
+use crate::intake::{self, Cache, GroupKey, HOUR_NS, LOSSES, Names, NewRecord, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 use crate::writer::Transactions;
@@ -58,6 +58,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
     let (before, host) = sender_state(state.connection()?, sender)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let (mut sums, mut columns) = (Sums::default(), Columns::default());
+    let mut room = None;
     for NewRecord {
         sequence,
         alert,
@@ -81,7 +82,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
             columns.bodies.push(alert.body);
         }
         if let Some(loss) = loss {
-            insert_loss(state.connection()?, sender, &loss)?;
+            insert_loss(state.connection()?, sender, (&loss, &mut room))?;
         }
     }
     let connection = state.connection()?;
@@ -179,11 +180,31 @@ fn insert(
     Ok(())
 }
 
+/// Stores a loss. `room` is the number of rows that the sender may still have, once it is known.
 fn insert_loss(
     connection: &mut Connection,
     sender: AgentId,
-    loss: &Loss,
+    (loss, room): (&Loss, &mut Option<i64>),
 ) -> Result<(), StoreError> {
+    let rows = match *room {
+        Some(rows) => rows,
+        None => {
+            let of_sender = "SELECT count(*) FROM losses WHERE agent = $1";
+            LOSSES - connection.number(of_sender, &[&sender.0])?
+        }
+    };
+    if rows <= 0 {
+        let added = connection.execute(
+            "UPDATE losses SET count = count + $3 WHERE id =
+                 (SELECT id FROM losses WHERE agent = $1 AND kind = $2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
+            &[&sender.0, &loss.kind.name(), &signed(loss.count)],
+        )?;
+        *room = Some(rows);
+        if added > 0 {
+            return Ok(());
+        }
+    }
+    *room = Some(rows - 1);
     connection.execute(
         "INSERT INTO losses (agent, time_ns, kind, count, detail) VALUES ($1, $2, $3, $4, $5)",
         &[

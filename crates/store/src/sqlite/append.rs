@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::sums;
 use super::writer::State;
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, Names, Sums};
+use crate::intake::{self, Cache, GroupKey, LOSSES, Names, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 
@@ -15,6 +15,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
     let (before, host) = sender_state(state.connection(), sender)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let mut sums = Sums::default();
+    let mut room = None;
     for record in records {
         if let Some(alert) = record.alert {
             let from = Origin {
@@ -25,7 +26,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
             insert(state, &alert, &from, &mut sums)?;
         }
         if let Some(loss) = record.loss {
-            insert_loss(state.connection(), sender, &loss)?;
+            insert_loss(state.connection(), sender, (&loss, &mut room))?;
         }
     }
     sums::add(state.connection(), &sums)?;
@@ -98,7 +99,32 @@ fn insert(
     Ok(())
 }
 
-fn insert_loss(connection: &Connection, sender: AgentId, loss: &Loss) -> Result<(), StoreError> {
+/// Stores a loss. `room` is the number of rows that the sender may still have, once it is known.
+fn insert_loss(
+    connection: &Connection,
+    sender: AgentId,
+    (loss, room): (&Loss, &mut Option<i64>),
+) -> Result<(), StoreError> {
+    let rows = match *room {
+        Some(rows) => rows,
+        None => {
+            let of_sender = "SELECT count(*) FROM losses WHERE agent = ?1";
+            LOSSES - count(connection, of_sender, [sender.0])?
+        }
+    };
+    if rows <= 0 {
+        let added = connection
+            .prepare_cached(
+                "UPDATE losses SET count = count + ?3 WHERE id =
+                     (SELECT id FROM losses WHERE agent = ?1 AND kind = ?2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
+            )?
+            .execute(params![sender.0, loss.kind.name(), signed(loss.count)])?;
+        *room = Some(rows);
+        if added > 0 {
+            return Ok(());
+        }
+    }
+    *room = Some(rows - 1);
     connection
         .prepare_cached(
             "INSERT INTO losses (agent, time_ns, kind, count, detail) VALUES (?1, ?2, ?3, ?4, ?5)",

@@ -14,7 +14,7 @@ use testing::postgres::Server;
 
 use crate::error::StoreError;
 pub(crate) use crate::intake::HOUR_NS as HOUR;
-use crate::intake::OTHER;
+use crate::intake::{LOSSES, OTHER};
 use crate::model::*;
 use crate::number::now_ns;
 use crate::severity::Severity;

@@ -6,6 +6,7 @@ for_each_database! {
     an_overview_has_hours_severities_and_losses,
     pruning_deletes_whole_hours_and_groups_that_are_empty,
     a_hostile_sender_cannot_make_groups_without_end,
+    a_hostile_sender_cannot_fill_the_store_with_losses,
     sums_of_every_range_agree_with_the_alerts,
 }
 
@@ -100,6 +101,50 @@ fn a_hostile_sender_cannot_make_groups_without_end(fixture: &Fixture) {
         fixture.store.groups(&other).expect("readable")[0].count,
         500
     );
+}
+
+fn a_hostile_sender_cannot_fill_the_store_with_losses(fixture: &Fixture) {
+    let loss = |kind, time_ns| {
+        Record::Loss(Loss {
+            time_ns,
+            kind,
+            count: 2,
+            detail: "d".to_owned(),
+        })
+    };
+    let send = |first, records: Vec<Record>| {
+        let batch = Batch {
+            sender: fixture.agent,
+            first: Some(first),
+            records,
+            received_ns: 7,
+        };
+        append(&*fixture.store, batch).expect("it is stored");
+    };
+    let most = u64::try_from(LOSSES).expect("small");
+    let dropped = |n: i64| loss(LossKind::DroppedEvents, n);
+    send(1, (0..LOSSES + 100).map(dropped).collect());
+    // In a further batch, and of a kind that has no row yet.
+    send(
+        most + 101,
+        vec![
+            dropped(1),
+            loss(LossKind::Spool, 1),
+            loss(LossKind::Spool, 1),
+        ],
+    );
+    let overview = fixture.store.overview(0, HOUR).expect("readable");
+    let hours = [
+        (0, LossKind::DroppedEvents, 2 * (most + 101)),
+        (0, LossKind::Spool, 4),
+    ];
+    assert_eq!(overview.losses_by_hour, hours, "none is forgotten");
+    let retention = Retention {
+        before_ns: Some(HOUR),
+        max_bytes: None,
+    };
+    let pruned = fixture.store.prune(retention).expect("writable");
+    assert_eq!(pruned.losses, most + 1);
 }
 
 /// Hours of the alerts of [`many`]: four days and a part.
