@@ -69,13 +69,18 @@ pub(super) fn alerts(
         let after = conditions.after(["a.time_ns", "a.id"], cursor);
         conditions.clauses.push(after);
     }
+    let mut time = "a.time_ns";
     if let Some(searched) = &filter.text {
-        let found = with_words(connection, ("id", searched), &mut conditions)?;
+        let (found, is_common) = with_words(connection, ("id", searched), &mut conditions)?;
         conditions.clauses.push(format!("a.id IN ({found})"));
+        if !is_common {
+            // Along the times nearly no alert would be one of them.
+            time = "a.time_ns + 0";
+        }
     }
     let sql = format!(
         "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = {group} JOIN hosts h ON h.id = a.host
-         WHERE {} ORDER BY a.time_ns DESC, a.id DESC LIMIT {}",
+         WHERE {} ORDER BY {time} DESC, a.id DESC LIMIT {}",
         conditions.sql(),
         limits::rows(filter)
     );
