@@ -17,6 +17,7 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
+use crate::bundles::{BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
@@ -26,8 +27,8 @@ use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{
-    compile, configuration, engine_options, outputs, record_options, summary_of_warnings,
-    verify_options,
+    compile, configuration, configuration_with, engine_options, outputs, record_options,
+    summary_of_warnings, verify_options,
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
@@ -147,7 +148,9 @@ pub(super) fn blueprint(
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         has_rules: !detection.without_rules,
+        bundle: BundleRecord::of(&config),
         settings: config,
+        config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
     })
 }
@@ -190,6 +193,13 @@ fn filter_of_entering(
 /// Returns a closure that reads the configuration again.
 fn source_of_config(detection: Detection, interception: Interception) -> ConfigSource {
     Box::new(move || configuration(&detection, &interception).map(|(config, _)| config))
+}
+
+/// Returns a closure that reads the configuration with what a bundle says.
+fn source_with_bundle(detection: Detection, interception: Interception) -> ConfigWith {
+    Box::new(move |bundle| {
+        configuration_with(&detection, &interception, Some(bundle)).map(|(config, _)| config)
+    })
 }
 
 fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {

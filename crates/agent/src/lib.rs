@@ -8,6 +8,7 @@
 mod announcer;
 mod answering;
 mod blueprint;
+mod bundles;
 mod cache_files;
 mod channels;
 mod choice;

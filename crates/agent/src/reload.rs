@@ -15,6 +15,7 @@ use outputs::{Dispatcher, Internal, Prepared, QueueAccount};
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
+use super::bundles::BundleFolder;
 use super::engine_options;
 use super::engines::plan_for;
 use super::self_report::RulesRecord;
@@ -51,10 +52,8 @@ pub(super) struct Reloader {
 impl Reloader {
     /// Applies the current configuration files: rules, outputs and servers, all or nothing.
     pub(super) fn reload(&self) {
-        let mut settings = self.settings();
-        match self.load(&mut settings) {
-            Ok((count, refused)) => self.announce(count, &refused),
-            Err(failure) => self.dispatcher.emit_internal_once(Internal {
+        if let Err(failure) = self.try_reload() {
+            self.dispatcher.emit_internal_once(Internal {
                 rule: "Tollgate internal: rules not loaded",
                 priority: Priority::Error,
                 message: format!(
@@ -62,8 +61,21 @@ impl Reloader {
                     failure.render().trim_end().replace('\n', " ")
                 ),
                 fields: Vec::new(),
-            }),
+            });
         }
+    }
+
+    /// Like [`Reloader::reload`], for a caller that reports the failure.
+    pub(super) fn try_reload(&self) -> Result<(), Failure> {
+        let mut settings = self.settings();
+        let (count, refused) = self.load(&mut settings)?;
+        self.announce(count, &refused);
+        Ok(())
+    }
+
+    /// Returns the folder of bundles, if this agent takes bundles.
+    pub(super) fn bundle_folder(&self) -> Result<Option<BundleFolder>, Failure> {
+        BundleFolder::of(&self.settings().outputs.collector)
     }
 
     /// Returns the files that the current configuration and rules were read from.

@@ -6,6 +6,7 @@ use event::EngineKind;
 use outputs::{AgentReport, Dispatcher, PolicyReport, RulesReport, Snapshot};
 use supervisor::handover_state::PolicyRecord;
 
+use crate::bundles::BundleRecord;
 use crate::metrics;
 
 /// The rules in force, as they are reported. A reload replaces them.
@@ -55,6 +56,7 @@ pub(super) struct Reported {
     pub(super) engine: EngineKind,
     pub(super) rules: RulesRecord,
     pub(super) policy: PolicyReport,
+    pub(super) bundle: BundleRecord,
 }
 
 impl Reported {
@@ -64,13 +66,14 @@ impl Reported {
         dispatcher: &Dispatcher,
         counters: &metrics::Counters,
     ) -> Arc<RulesRecord> {
-        let (engine, policy) = (self.engine, self.policy);
+        let (engine, policy, bundle) = (self.engine, self.policy, self.bundle);
         let (rules, counters) = (Arc::new(self.rules), Arc::clone(counters));
         let record = Arc::clone(&rules);
         dispatcher.report_from(Box::new(move || AgentReport {
             engine: engine.name().to_owned(),
             rules: rules.report(),
             policy: policy.clone(),
+            bundle: bundle.report(),
             counters: reported(&counters()),
         }));
         record

@@ -26,6 +26,7 @@ use supervisor::handover_state::PolicyRecord;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
+use super::bundles::{BundleRecord, ConfigWith, Receiving};
 use super::drops::Drops;
 use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{InitProcessPolicy, Restriction};
@@ -159,6 +160,10 @@ pub(super) struct AgentConfig {
     pub(super) settings: Config,
     /// Source of the configuration for reloads.
     pub(super) config: ConfigSource,
+    /// The same, with what a bundle says.
+    pub(super) config_with: ConfigWith,
+    /// What is reported about the bundle.
+    pub(super) bundle: BundleRecord,
     /// `None` once the outputs are started.
     pub(super) outputs: Option<Prepared>,
     pub(super) servers: Servers,
@@ -280,6 +285,7 @@ impl AgentConfig {
         if !refused.is_empty() {
             reloader.announce(rule_count, &refused);
         }
+        take_bundles(&reloader, self.config_with, self.bundle)?;
         follow_orders(&reloader, signals, &shared_state, watched, host)?;
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
@@ -319,6 +325,7 @@ impl AgentConfig {
             engine: self.engine,
             rules: RulesRecord::new(self.rules_digest.clone(), enabled, refused),
             policy: self_report::policy(self.policy_record.as_ref(), is_confined),
+            bundle: self.bundle.clone(),
         }
     }
 
@@ -473,6 +480,27 @@ fn counted(
 ) -> metrics::Counters {
     let (matched, shared_state) = (Arc::clone(matched), Arc::clone(shared_state));
     Arc::new(move || counters(&matched, &shared_state))
+}
+
+/// Takes bundles of the collector, if a key is pinned.
+fn take_bundles(
+    reloader: &Arc<Reloader>,
+    config: ConfigWith,
+    record: BundleRecord,
+) -> anyhow::Result<()> {
+    // The configuration was read a moment ago, with the key.
+    let Some(folder) = reloader.bundle_folder().ok().flatten() else {
+        return Ok(());
+    };
+    let reload = Arc::clone(reloader);
+    let receiving = Receiving {
+        folder,
+        config,
+        reload: Box::new(move || reload.try_reload()),
+        record,
+        dispatcher: reloader.dispatcher.clone(),
+    };
+    receiving.start().context("cannot start to take bundles")
 }
 
 /// Reloads rules on SIGHUP, when a watched file changes, and in the host agent when a container's

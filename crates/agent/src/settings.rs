@@ -19,6 +19,7 @@ use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 use seccomp::{Denials, FilterOptions, FilterProgram, SpecialCall};
 
+use crate::bundles::BundleFolder;
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
 use crate::{channels, journal};
@@ -28,10 +29,34 @@ pub(super) fn configuration(
     detection: &Detection,
     interception: &Interception,
 ) -> Result<(Config, Vec<String>), Failure> {
+    let own = configuration_with(detection, interception, None)?;
+    let Some(folder) = BundleFolder::of(&own.0.outputs.collector)? else {
+        return Ok(own);
+    };
+    match folder.last_good() {
+        Ok(None) => Ok(own),
+        Ok(Some(bundle)) => configuration_with(detection, interception, Some(&bundle.content)),
+        Err(problem) => {
+            // As without a collector: the agent's own rules are in force, and the collector hears why.
+            let (config, mut warnings) = own;
+            warnings.push(format!("the last bundle is not used: {problem}"));
+            Ok((config, warnings))
+        }
+    }
+}
+
+/// Returns the configuration with what a bundle says. Options of the command line go before settings of a bundle.
+pub(super) fn configuration_with(
+    detection: &Detection,
+    interception: &Interception,
+    bundle: Option<&bundle::Content>,
+) -> Result<(Config, Vec<String>), Failure> {
+    let settings = bundle.map_or(&[][..], |bundle| &bundle.settings);
+    let options = [settings, &detection.options].concat();
     let request = Request {
         layers: &detection.layers,
         file: detection.config.as_deref(),
-        options: &detection.options,
+        options: &options,
         mode: detection.manner,
     };
     let Effective {
@@ -51,6 +76,11 @@ pub(super) fn configuration(
     if detection.without_rules {
         // A file without rules, which also applies to reloads.
         config.rules_files = vec!["/dev/null".into()];
+    }
+    let files = bundle.map_or(&[][..], |bundle| &bundle.rules);
+    if !detection.without_rules {
+        let file = |file: &bundle::File| (file.name.clone(), file.text.clone());
+        config.bundled_rules = files.iter().map(file).collect();
     }
     config.verify = interception.verify.unwrap_or(config.verify);
     config.io_uring = interception.io_uring.unwrap_or(config.io_uring);

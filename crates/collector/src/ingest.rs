@@ -15,6 +15,7 @@ use crate::alert;
 use crate::answer::{Refusal, json_response};
 use crate::auth;
 use crate::body;
+use crate::bundles;
 use crate::grouping;
 use crate::secret::NewSecret;
 use crate::server::{Shared, now_ns};
@@ -73,16 +74,21 @@ pub(crate) async fn inventory(
 ) -> Answer {
     let sender = auth::agent(&shared, &headers).await?;
     let text = shared.text_in_turn(&headers, body).await?;
-    let is_object = serde_json::from_str::<serde_json::Map<_, _>>(&text).is_ok();
-    if !is_object || text.len() > MAX_INVENTORY {
+    let inventory = serde_json::from_str::<serde_json::Value>(&text);
+    let inventory = inventory
+        .ok()
+        .filter(|it| it.is_object() && text.len() <= MAX_INVENTORY);
+    let Some(inventory) = inventory else {
         let message = format!("expected a JSON object of at most {MAX_INVENTORY} bytes");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
-    }
+    };
     let id = sender.id;
-    shared
-        .blocking(move |store| store.heartbeat(id, text))
-        .await?;
-    Ok(json_response(StatusCode::OK, &json!({"agent": id.0})))
+    let bundle = shared.blocking(move |store| {
+        store.heartbeat(id, text)?;
+        bundles::exchange(store, id, &inventory)
+    });
+    let answer = json!({"agent": id.0, "bundle": bundle.await?});
+    Ok(json_response(StatusCode::OK, &answer))
 }
 
 /// `POST /api/v1/batches`: records of an agent, one JSON object a line, numbered from the value of the

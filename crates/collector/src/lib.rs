@@ -10,6 +10,7 @@ mod answer;
 mod api;
 mod auth;
 mod body;
+mod bundles;
 mod certificates;
 mod grouping;
 mod ingest;

@@ -21,7 +21,7 @@ use tower_service::Service;
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::page::{self, Door, ProposeException, Tails};
-use crate::{api, body, ingest};
+use crate::{api, body, bundles, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -171,6 +171,7 @@ impl Collector {
             // Fails only if the runtime cannot watch the socket; then `/readyz` answers nobody.
             let _ = listener.serve(answer).await;
         });
+        runtime.spawn(bundles::watch(Arc::clone(&shared)));
         runtime.spawn(keep(shared, settings.max_age, settings.max_bytes));
         Ok(Self {
             runtime: Some(runtime),
@@ -206,6 +207,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/alerts/{id}", get(api::alert))
         .route("/api/v1/overview", get(api::overview))
+        .route("/api/v1/bundle", get(bundles::bundle))
+        .route("/api/v1/rollouts", get(bundles::rollouts))
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/healthz", get(api::health))
         .route("/readyz", get(api::ready))

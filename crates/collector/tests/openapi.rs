@@ -189,7 +189,7 @@ fn each_operation_answers_as_the_document_says() {
             assert_eq!(differs(&document, error, &answer, id), None);
         }
     }
-    assert_eq!(seen, 11);
+    assert_eq!(seen, 13);
 }
 
 #[test]

@@ -828,6 +828,7 @@ syscall_event_drops:
         Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
             rules_folder: None,
+            bundled_rules: Vec::new(),
             added_rules: Vec::new(),
             layers: Vec::new(),
             json_output: true,

@@ -19,6 +19,8 @@ pub struct Config {
     /// Folder whose rule files are loaded after the built-in rules; it need not exist. Not loaded if `rules_files`
     /// names files.
     pub rules_folder: Option<PathBuf>,
+    /// Rule files of a signed bundle in place of these, by name and text; empty without one.
+    pub bundled_rules: Vec<(String, String)>,
     /// Rule files and folders that are loaded after all others (`--add-rules`).
     pub added_rules: Vec<PathBuf>,
     /// `rules`: selections that enable and disable rules, in order.
@@ -580,6 +582,7 @@ impl Default for Config {
         Self {
             rules_files: Vec::new(),
             rules_folder: None,
+            bundled_rules: Vec::new(),
             added_rules: Vec::new(),
             rules: Vec::new(),
             json_output: false,
@@ -620,6 +623,7 @@ impl Config {
         RuleSources {
             named: self.rules_files.clone(),
             folder: self.rules_folder.clone(),
+            bundled: self.bundled_rules.clone(),
             added: self.added_rules.clone(),
         }
     }
@@ -661,7 +665,7 @@ impl Config {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
         // The reported metrics include checksums of the files.
-        differ! { webserver metrics grpc rules_files rules_folder added_rules files }
+        differ! { webserver metrics grpc rules_files rules_folder bundled_rules added_rules files }
     }
 
     /// Returns Falco's defaults, some of which differ from this program's.

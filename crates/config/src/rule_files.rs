@@ -56,6 +56,8 @@ pub struct RuleSources {
     /// Directory of rule files beside the built-in rules. It need not exist. If root runs this program, only root must be
     /// able to change its files.
     pub folder: Option<PathBuf>,
+    /// Files of a signed bundle, by name and text, in place of `named`, `folder` and the built-in rules; empty without one.
+    pub bundled: Vec<(String, String)>,
     /// Files and directories that are loaded after all others. Those that are already loaded are not loaded again.
     pub added: Vec<PathBuf>,
 }
@@ -64,7 +66,10 @@ impl RuleSources {
     /// Reads the files. Those that cannot be read, or not be trusted, have an error instead of a text.
     #[must_use]
     pub fn read(&self) -> Vec<RuleFile> {
-        let mut files = read_all(&self.named);
+        let mut files = match self.bundled.is_empty() {
+            true => read_all(&self.named),
+            false => self.bundled.iter().map(bundled).collect(),
+        };
         files.extend(self.used_folder().into_iter().flat_map(read_folder));
         for file in self.added.iter().flat_map(|path| expand(path)) {
             let real = |name: &str| fs::canonicalize(name).ok();
@@ -86,14 +91,21 @@ impl RuleSources {
 
     /// Returns the files and directories, which need not exist. Built-in rules have no path.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.named
-            .iter()
-            .chain(self.used_folder())
-            .chain(&self.added)
+        let named = self.named.iter().filter(|_| self.bundled.is_empty());
+        named.chain(self.used_folder()).chain(&self.added)
     }
 
     fn used_folder(&self) -> Option<&PathBuf> {
-        self.folder.as_ref().filter(|_| self.named.is_empty())
+        let is_used = self.named.is_empty() && self.bundled.is_empty();
+        self.folder.as_ref().filter(|_| is_used)
+    }
+}
+
+/// Returns a file of a bundle. What messages call it is no path.
+fn bundled((name, text): &(String, String)) -> RuleFile {
+    RuleFile {
+        name: format!("bundle:{name}").into(),
+        text: Ok(text.clone()),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::format::{Format, Formatter};
 use crate::hub::{ANNOUNCE_INTERVAL, ChannelCounters, ChannelHandle, DispatcherShared, OnProblem};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
-use crate::report::{ReportSlot, ReportSource};
+use crate::report::{BundleSink, ReportSlot, ReportSource};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::Worker;
 
@@ -228,6 +228,11 @@ impl Dispatcher {
     /// channels included. Only the first call has an effect.
     pub fn report_from(&self, source: ReportSource) {
         self.inner.reports.fill(source);
+    }
+
+    /// Sets who takes bundles that a collector hands down. Only the first call has an effect.
+    pub fn take_bundles(&self, sink: BundleSink) {
+        self.inner.reports.take_bundles(sink);
     }
 
     /// Has channels report at their next delivery, because other rules are in force.

@@ -57,7 +57,9 @@ pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
-pub use report::{AgentReport, PolicyReport, ReportSlot, ReportSource, RulesReport};
+pub use report::{
+    AgentReport, BundleReport, BundleSink, PolicyReport, ReportSlot, ReportSource, RulesReport,
+};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };

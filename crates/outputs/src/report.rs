@@ -13,6 +13,8 @@ pub struct AgentReport {
     pub rules: RulesReport,
     /// The policy in force.
     pub policy: PolicyReport,
+    /// The bundle of the collector; `None` if this agent takes none.
+    pub bundle: Option<BundleReport>,
     /// Counters of the engine since the start, by name.
     pub counters: Vec<(&'static str, u64)>,
 }
@@ -26,6 +28,24 @@ pub struct RulesReport {
     pub enabled: u64,
     /// Number of rules that the installed filter does not cover; they are not in force.
     pub refused: u64,
+}
+
+/// The bundle of an agent that takes bundles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BundleReport {
+    /// Version and digest of the bundle in force; `None` if the rules are the agent's own.
+    pub in_force: Option<(u64, String)>,
+    /// The last bundle that was refused since: its digest, and why.
+    pub refused: Option<(String, String)>,
+}
+
+impl BundleReport {
+    /// Returns true if the bundle was tried, whatever came of it.
+    pub(crate) fn knows(&self, digest: &str) -> bool {
+        let in_force = self.in_force.as_ref().map(|(_, digest)| &**digest);
+        let refused = self.refused.as_ref().map(|(digest, _)| &**digest);
+        in_force == Some(digest) || refused == Some(digest)
+    }
 }
 
 /// The policy in force.
@@ -52,6 +72,10 @@ pub enum PolicyReport {
 /// Callback that makes a report. Runs on the threads of channels.
 pub type ReportSource = Box<dyn Fn() -> AgentReport + Send + Sync>;
 
+/// Callback that takes a bundle as the collector sent it. Runs on the threads of channels, and only passes it on: the
+/// report says later what became of it. Returns false if it is to come again.
+pub type BundleSink = Box<dyn Fn(String) -> bool + Send + Sync>;
+
 /// Place in which channels find the source of reports. Channels start before the engine does, so it is empty
 /// at first, and stays so in a program that is no agent.
 #[derive(Clone, Default)]
@@ -60,6 +84,7 @@ pub struct ReportSlot(Arc<Slot>);
 #[derive(Default)]
 struct Slot {
     source: OnceLock<ReportSource>,
+    bundles: OnceLock<BundleSink>,
     /// Number of changes of what is in force; 0 without a source.
     changes: AtomicU64,
 }
@@ -70,6 +95,16 @@ impl ReportSlot {
         // The first source stays: an agent has one engine.
         let _ = self.0.source.set(source);
         self.change();
+    }
+
+    /// Sets who takes bundles. Only the first call has an effect.
+    pub(crate) fn take_bundles(&self, sink: BundleSink) {
+        let _ = self.0.bundles.set(sink);
+    }
+
+    /// Returns who takes bundles, or `None` if nobody does.
+    pub(crate) fn bundles(&self) -> Option<&BundleSink> {
+        self.0.bundles.get()
     }
 
     /// Counts a change of what is in force.

@@ -38,6 +38,7 @@ impl RuleFiles {
             return Ok(RuleSources {
                 named: self.named.clone(),
                 folder: None,
+                bundled: Vec::new(),
                 added,
             });
         }

@@ -16,6 +16,10 @@ const GROUPS_OF_A_RULE: i64 = 2000;
 /// Rules, and hosts, at most, for the same reason: a sender names them.
 const NAMES: i64 = 20_000;
 
+/// Rows of losses of one sender at most. Further losses are added to its latest row of their kind, so that a sender cannot
+/// fill the store with them, and none is forgotten.
+pub(crate) const LOSSES: i64 = 5000;
+
 /// Program and object of the alerts beyond [`GROUPS_OF_A_RULE`], host beyond [`NAMES`].
 pub(crate) const OTHER: &str = "(other)";
 
@@ -80,26 +84,124 @@ fn numbered(
     numbers.zip(records)
 }
 
-/// Number, first and last time of alerts in one hour, of one group and host.
-type Counts = BTreeMap<(i64, i64, i64), (i64, i64, i64)>;
+/// Number, first and last time of alerts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sum {
+    pub(crate) count: i64,
+    pub(crate) first_ns: i64,
+    pub(crate) last_ns: i64,
+}
+
+impl Sum {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+    }
+}
 
 /// What a batch adds to the sums: a row for each instead of one for each alert.
 #[derive(Default)]
 pub(crate) struct Sums {
-    /// By hour, group and host.
-    pub(crate) counts: Counts,
+    /// By host, hour and group.
+    pub(crate) host_hours: BTreeMap<(i64, i64, i64), Sum>,
     /// By hour and severity.
     pub(crate) hours: BTreeMap<(i64, Severity), i64>,
+    /// By hour and rule.
+    rules: BTreeMap<(i64, String), i64>,
 }
 
 impl Sums {
     pub(crate) fn add(&mut self, alert: &NewAlert, group: i64, host: i64) {
         let (time, hour) = (alert.time_ns, alert.time_ns.div_euclid(HOUR_NS));
-        let entry = self.counts.entry((hour, group, host));
-        let entry = entry.or_insert((0, time, time));
-        *entry = (entry.0 + 1, entry.1.min(time), entry.2.max(time));
+        let one = Sum {
+            count: 1,
+            first_ns: time,
+            last_ns: time,
+        };
+        add_to(&mut self.host_hours, (host, hour, group), one);
         *self.hours.entry((hour, alert.severity)).or_default() += 1;
+        let rule = self.rules.entry((hour, alert.rule.clone()));
+        *rule.or_default() += 1;
     }
+
+    /// Sums by hour and group.
+    pub(crate) fn group_hours(&self) -> BTreeMap<(i64, i64), Sum> {
+        self.by(|_, hour, group| (hour, group))
+    }
+
+    /// Sums by group and host.
+    pub(crate) fn group_hosts(&self) -> BTreeMap<(i64, i64), Sum> {
+        self.by(|host, _, group| (group, host))
+    }
+
+    /// Sums by group.
+    pub(crate) fn groups(&self) -> BTreeMap<i64, Sum> {
+        self.by(|_, _, group| group)
+    }
+
+    /// Sums by host.
+    pub(crate) fn hosts(&self) -> BTreeMap<i64, Sum> {
+        self.by(|host, _, _| host)
+    }
+
+    fn by<K: Ord>(&self, key: impl Fn(i64, i64, i64) -> K) -> BTreeMap<K, Sum> {
+        let mut sums = BTreeMap::new();
+        for ((host, hour, group), sum) in &self.host_hours {
+            add_to(&mut sums, key(*host, *hour, *group), *sum);
+        }
+        sums
+    }
+
+    /// Numbers of alerts by span, its start and rule.
+    pub(crate) fn rules(&self) -> BTreeMap<(i64, i64, &str), i64> {
+        let mut sums = BTreeMap::new();
+        for ((hour, rule), count) in &self.rules {
+            for (span, start) in spans(*hour) {
+                *sums.entry((span, start, &**rule)).or_default() += count;
+            }
+        }
+        sums
+    }
+
+    /// Numbers of alerts by span, its start and host.
+    pub(crate) fn host_spans(&self) -> BTreeMap<(i64, i64, i64), i64> {
+        let mut sums = BTreeMap::new();
+        for ((host, hour, _), sum) in &self.host_hours {
+            for (span, start) in spans(*hour) {
+                *sums.entry((span, start, *host)).or_default() += sum.count;
+            }
+        }
+        sums
+    }
+}
+
+fn add_to<K: Ord>(sums: &mut BTreeMap<K, Sum>, key: K, sum: Sum) {
+    let add = |known: &mut Sum| known.add(sum);
+    sums.entry(key).and_modify(add).or_insert(sum);
+}
+
+/// Hours of a day, which are its span in sums of rules and hosts.
+pub(crate) const DAY: i64 = 24;
+
+/// Returns the spans that an hour is in, each with its start: the hour and the day.
+fn spans(hour: i64) -> [(i64, i64); 2] {
+    [(1, hour), (DAY, hour.div_euclid(DAY))]
+}
+
+/// Parts of a range of hours: span, first and last start. Days where they fit, so that a month has 30 rows of a host and
+/// not 720. A part whose first start exceeds its last is empty.
+pub(crate) fn parts(first_hour: i64, last_hour: i64) -> [(i64, i64, i64); 3] {
+    let first_day = first_hour.saturating_add(DAY - 1).div_euclid(DAY);
+    let last_day = last_hour.saturating_add(1).div_euclid(DAY) - 1;
+    if first_day > last_day {
+        return [(1, first_hour, last_hour), (DAY, 1, 0), (1, 1, 0)];
+    }
+    [
+        (1, first_hour, first_day * DAY - 1),
+        (DAY, first_day, last_day),
+        (1, (last_day + 1) * DAY, last_hour),
+    ]
 }
 
 /// Numbers of hosts and groups that need not be looked up.
@@ -184,5 +286,27 @@ fn new_group(names: &mut impl Names, key: &GroupKey) -> Result<i64, StoreError> 
     match names.find_group(key)? {
         Some(id) => Ok(id),
         None => names.add_group(key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_range_have_each_of_its_hours_once() {
+        for first in -50..50 {
+            for last in first..first + 80 {
+                let hours = parts(first, last).into_iter().flat_map(|(span, from, to)| {
+                    let starts = from..=to;
+                    starts.flat_map(move |start| start * span..(start + 1) * span)
+                });
+                let hours: Vec<i64> = hours.collect();
+                assert_eq!(hours, (first..=last).collect::<Vec<_>>(), "{first} {last}");
+            }
+        }
+        // Times of senders may be anything.
+        let widest = i64::MAX.div_euclid(HOUR_NS);
+        assert!(parts(-widest, widest)[1].1 < 0);
     }
 }

@@ -8,6 +8,7 @@
 //! alerts. The store returns text as it came; whoever shows it escapes it.
 
 mod account;
+mod bundles;
 mod error;
 mod intake;
 mod limits;
@@ -22,6 +23,9 @@ mod writer;
 
 pub use account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
+};
+pub use bundles::{
+    Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle, Rollout,
 };
 pub use error::StoreError;
 pub use model::{
@@ -40,7 +44,7 @@ use std::path::Path;
 pub type OnCommitted = Box<dyn FnOnce(Result<Receipt, StoreError>) + Send>;
 
 /// A database of a fleet. All methods but [`Store::append`] block.
-pub trait Store: People + Send + Sync {
+pub trait Store: Bundles + People + Send + Sync {
     /// Submits a batch and returns at once. `done` runs on another thread after the commit, so that what it
     /// acknowledges is never lost.
     ///

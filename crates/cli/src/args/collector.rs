@@ -19,6 +19,12 @@ pub(crate) struct Collector {
     /// Trust the certificates in FILE for the collector [default: those of the system]
     #[arg(long = "collector-ca", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) ca: Option<PathBuf>,
+    /// Take bundles of rules from the collector that the public key in FILE has signed [default: take none]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) bundle_key: Option<PathBuf>,
+    /// Take bundles that are older than the one in force, too
+    #[arg(long, requires = "bundle_key", help_heading = OUTPUT)]
+    pub(crate) allow_rollback: bool,
 }
 
 impl Collector {
@@ -47,6 +53,12 @@ impl Collector {
         if let Some(file) = self.ca {
             options.push(key("ca_file", &file));
         }
+        if let Some(file) = self.bundle_key {
+            options.push(key("bundle_key", &file));
+        }
+        if self.allow_rollback {
+            options.push("collector_output.allow_rollback=true".to_owned());
+        }
         options
     }
 }
@@ -65,6 +77,7 @@ mod tests {
         let of_flag = Collector {
             url: Some("https://flag:6443".to_owned()),
             ca: Some("/ca.pem".into()),
+            ..Collector::default()
         };
         let options = of_flag.options_with(variable);
         assert_eq!(options.len(), 4, "{options:?}");

@@ -1105,7 +1105,7 @@ pub(crate) const PAGES: &[Page] = &[
             ),
             COLLECTOR_FILES,
         ),
-        &["serve token", "serve user", "serve backup"],
+        &["serve token", "serve user", "serve bundle", "serve backup"],
     ),
     see(
         page(
@@ -1161,6 +1161,112 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["serve token list"],
+    ),
+    see(
+        page(
+            "serve bundle",
+            &[
+                Example(
+                    "tollgate serve bundle key web.key > web.pub",
+                    "make a key, and the public key that agents pin",
+                ),
+                Example(
+                    "tollgate serve bundle list",
+                    "list bundles, and how far their roll-outs are",
+                ),
+            ],
+        ),
+        &["serve", "serve token"],
+    ),
+    see(
+        page(
+            "serve bundle key",
+            &[
+                Example(
+                    "tollgate serve bundle key web.key",
+                    "write a private key, and print the public one",
+                ),
+                Example(
+                    "tollgate serve bundle key web.key > web.pub",
+                    "write the public key to a file",
+                ),
+            ],
+        ),
+        &["serve bundle sign"],
+    ),
+    see(
+        page(
+            "serve bundle create",
+            &[
+                Example(
+                    "tollgate serve bundle create --version 7 --output web.bundle web.yaml",
+                    "put a rule file into a bundle",
+                ),
+                Example(
+                    "tollgate serve bundle create --version 8 --output web.bundle -o outputs.rate=5 web.yaml",
+                    "with a setting for the agents",
+                ),
+            ],
+        ),
+        &["serve bundle sign", "rules check"],
+    ),
+    see(
+        page(
+            "serve bundle sign",
+            &[
+                Example(
+                    "tollgate serve bundle sign web.bundle --key web.key",
+                    "sign a bundle",
+                ),
+                Example(
+                    "tollgate serve bundle sign web.bundle --key /run/keys/web.key",
+                    "sign it with a key on another file system",
+                ),
+            ],
+        ),
+        &["serve bundle key", "serve bundle assign"],
+    ),
+    see(
+        page(
+            "serve bundle assign",
+            &[
+                Example(
+                    "tollgate serve bundle assign web.bundle --agent-class web --percent 10",
+                    "hand it to a tenth of the agents",
+                ),
+                Example(
+                    "tollgate serve bundle assign web.bundle --agent-class web --max-alerts 60",
+                    "to all, and halt beyond 60 alerts of each in a minute",
+                ),
+            ],
+        ),
+        &["serve bundle sign", "serve bundle rollback"],
+    ),
+    see(
+        page(
+            "serve bundle rollback",
+            &[
+                Example(
+                    "tollgate serve bundle rollback --agent-class web",
+                    "hand the agents the bundle before",
+                ),
+                Example(
+                    "tollgate serve bundle rollback --agent-class web --store sqlite:fleet.db",
+                    "in another store",
+                ),
+            ],
+        ),
+        &["serve bundle assign"],
+    ),
+    see(
+        page(
+            "serve bundle list",
+            &[
+                Example("tollgate serve bundle list", "list bundles and roll-outs"),
+                Example("tollgate serve bundle list --json", "list them as JSON"),
+            ],
+        ),
+        &["serve bundle assign"],
     ),
     see(
         page(

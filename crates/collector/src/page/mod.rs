@@ -15,6 +15,7 @@ mod live;
 mod overview;
 mod password;
 mod query;
+mod rollouts;
 mod session;
 mod throttle;
 mod tree;
@@ -78,6 +79,8 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/live", get(live::show))
         .route("/live/events", get(live::events))
         .route("/fleet", get(fleet::show))
+        .route("/rollouts", get(rollouts::show))
+        .route("/rollouts/back", post(rollouts::back))
         .route("/users", get(account::users))
         .route("/users/remove", post(account::remove))
         .route("/users/invite", post(account::invite))

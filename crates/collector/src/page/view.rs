@@ -52,12 +52,13 @@ impl IntoResponse for PageError {
 /// An answer of the page.
 pub(crate) type Answer = Result<Response, PageError>;
 
-const LINKS: [(&str, &str); 5] = [
+const LINKS: [(&str, &str); 6] = [
     ("/", "Overview"),
     ("/alerts", "Alerts"),
     ("/live", "Live"),
     ("/violations", "Violations"),
     ("/fleet", "Fleet"),
+    ("/rollouts", "Roll-outs"),
 ];
 
 fn mark() -> Markup {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::report::{AgentReport, PolicyReport};
+use crate::report::{AgentReport, BundleReport, PolicyReport};
 
 /// Returns the inventory: the machine, and what is in force as soon as the engine runs.
 pub(super) fn of_agent(report: Option<&AgentReport>) -> Value {
@@ -24,7 +24,18 @@ pub(super) fn of_agent(report: Option<&AgentReport>) -> Value {
     let counters = report.counters.iter();
     inventory["counters"] = counters.map(|(name, count)| (*name, *count)).collect();
     inventory["policy"] = policy(&report.policy);
+    inventory["bundle"] = report.bundle.as_ref().map_or(Value::Null, bundle);
     inventory
+}
+
+fn bundle(report: &BundleReport) -> Value {
+    let (version, digest) = report.in_force.clone().unzip();
+    let refused = report.refused.as_ref();
+    json!({
+        "version": version,
+        "digest": digest,
+        "refused": refused.map(|(digest, why)| json!({"digest": digest, "reason": why})),
+    })
 }
 
 /// `null` without a policy; without members if it is not known.
@@ -68,6 +79,10 @@ mod tests {
                     refused: 1,
                 },
                 policy,
+                bundle: Some(BundleReport {
+                    in_force: Some((4, "ef".to_owned())),
+                    refused: None,
+                }),
                 counters: vec![("dropped_events", 7)],
             };
             of_agent(Some(&report))
@@ -86,6 +101,10 @@ mod tests {
                    "enforcers": {"Landlock": "fully enforced"}})
         );
         assert_eq!(known["rules"], "sha256:ab");
+        assert_eq!(
+            known["bundle"],
+            json!({"version": 4, "digest": "ef", "refused": null})
+        );
         assert_eq!(known["counters"], json!({"dropped_events": 7}));
         assert!(of_agent(None).get("policy").is_none());
     }

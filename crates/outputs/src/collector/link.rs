@@ -24,6 +24,17 @@ pub(super) struct Link {
     secret: Option<String>,
 }
 
+/// Whether the collector knows this agent.
+pub(super) enum Introduced {
+    /// It does, and has the bundle of this digest for it.
+    Known { bundle: Option<String> },
+    /// It does now.
+    Enrolled,
+}
+
+/// Largest answer with a bundle.
+const MAX_BUNDLE: u64 = 8 << 20;
+
 /// What became of a batch.
 pub(super) enum Sent {
     /// Everything up to this number is stored.
@@ -72,9 +83,8 @@ impl Link {
         Ok(())
     }
 
-    /// Shows a sign of life with the inventory, and enrols if the collector does not know this agent. Returns
-    /// true if it has enrolled.
-    pub(super) fn introduce(&mut self, inventory: &Value) -> io::Result<bool> {
+    /// Shows a sign of life with the inventory, and enrols if the collector does not know this agent.
+    pub(super) fn introduce(&mut self, inventory: &Value) -> io::Result<Introduced> {
         if let Some(secret) = self.secret.clone() {
             let inventory = inventory.to_string();
             let (status, answer) =
@@ -82,7 +92,10 @@ impl Link {
                     request.send(inventory.as_bytes())
                 })?;
             match status {
-                StatusCode::OK => return Ok(false),
+                StatusCode::OK => {
+                    let bundle = answer["bundle"].as_str().map(str::to_owned);
+                    return Ok(Introduced::Known { bundle });
+                }
                 StatusCode::UNAUTHORIZED => self.secret = None,
                 _ => return Err(answered(status, &answer)),
             }
@@ -107,7 +120,28 @@ impl Link {
             file.write_all(text.as_bytes())?;
         }
         self.secret = Some(secret);
-        Ok(true)
+        Ok(Introduced::Enrolled)
+    }
+
+    /// Fetches the bundle that the collector has for this agent.
+    pub(super) fn bundle(&self) -> io::Result<String> {
+        let Some(secret) = &self.secret else {
+            return Err(io::Error::other("the collector does not know this agent"));
+        };
+        let request = self.agent.get(format!("{}/api/v1/bundle", self.url));
+        let request = request.header("Authorization", format!("Bearer {secret}"));
+        let mut answer = request.call().map_err(client::io_error)?;
+        let text = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_BUNDLE)
+            .read_to_string()
+            .map_err(client::io_error)?;
+        let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        match (answer.status(), value["bundle"].as_str()) {
+            (StatusCode::OK, Some(bundle)) => Ok(bundle.to_owned()),
+            (status, _) => Err(answered(status, &value)),
+        }
     }
 
     pub(super) fn send(&self, pending: &Pending) -> io::Result<Sent> {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::link::{Link, Sent};
+use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
 use self::spool::Spool;
@@ -77,6 +77,10 @@ struct CollectorChannel {
     reported: u64,
     /// A sign of life was shown.
     is_known: bool,
+    /// Digest of the bundle that was passed on last.
+    fetched: Option<String>,
+    /// Why the last attempt to fetch one failed.
+    fetch_trouble: Option<String>,
     /// Time at which the end of the run began to wait in vain.
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
@@ -107,6 +111,8 @@ impl CollectorChannel {
             reports: ReportSlot::default(),
             reported: 0,
             is_known: false,
+            fetched: None,
+            fetch_trouble: None,
             last_wait: None,
             left: 0,
             peer: Arc::default(),
@@ -167,20 +173,46 @@ impl CollectorChannel {
             return Ok(());
         }
         let inventory = inventory::of_agent(self.reports.report().as_ref());
-        let has_enrolled = self.link.introduce(&inventory)?;
-        if has_enrolled && let Some(spool) = &mut self.spool {
-            // The collector knows another agent now, which begins with 1.
-            let before = spool.first();
-            spool.renumber()?;
-            self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
+        let mut introduced = self.link.introduce(&inventory)?;
+        if matches!(introduced, Introduced::Enrolled) {
+            if let Some(spool) = &mut self.spool {
+                // The collector knows another agent now, which begins with 1.
+                let before = spool.first();
+                spool.renumber()?;
+                self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
+            }
+            introduced = self.link.introduce(&inventory)?;
         }
-        if has_enrolled {
-            self.link.introduce(&inventory)?;
+        if let Introduced::Known {
+            bundle: Some(digest),
+        } = introduced
+        {
+            self.fetch(&digest);
         }
         self.reported = changes;
         let is_early = !std::mem::replace(&mut self.is_known, true) && changes == 0;
         self.heartbeat = Instant::now() + if is_early { ENGINE_START } else { HEARTBEAT };
         Ok(())
+    }
+
+    /// Fetches a bundle, unless it is in force or was refused, and passes it on. Alerts do not wait for bundles: what
+    /// fails here is tried again with the next sign of life.
+    fn fetch(&mut self, digest: &str) {
+        let Some(sink) = self.reports.bundles() else {
+            return;
+        };
+        let report = self.reports.report().and_then(|report| report.bundle);
+        if self.fetched.as_deref() == Some(digest) || report.is_some_and(|it| it.knows(digest)) {
+            return;
+        }
+        match self.link.bundle() {
+            Ok(text) => {
+                self.fetch_trouble = None;
+                let is_taken = sink(text);
+                self.fetched = is_taken.then(|| digest.to_owned());
+            }
+            Err(error) => self.fetch_trouble = Some(format!("cannot fetch the bundle: {error}")),
+        }
     }
 
     /// Exchanges, and plans the next attempt after a failure.
@@ -190,7 +222,7 @@ impl CollectorChannel {
                 self.pause = Duration::ZERO;
                 self.last_wait = None;
                 self.next_attempt = self.heartbeat;
-                self.peer.set_trouble(None);
+                self.peer.set_trouble(self.fetch_trouble.clone());
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::TimedOut {

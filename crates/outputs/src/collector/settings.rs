@@ -20,6 +20,10 @@ pub struct CollectorOutput {
     pub token_file: PathBuf,
     /// Certificate authorities of the collector; empty for those of the system.
     pub ca_file: PathBuf,
+    /// File with the public key of bundles; empty for none, then no bundle is taken.
+    pub bundle_key: PathBuf,
+    /// Take bundles that are older than the one in force.
+    pub allow_rollback: bool,
     /// Folder of alerts that are not acknowledged; empty for the default.
     pub spool: PathBuf,
     /// Size of that folder in MiB, for each agent.
@@ -33,6 +37,8 @@ impl Default for CollectorOutput {
             url: String::new(),
             token_file: PathBuf::new(),
             ca_file: PathBuf::new(),
+            bundle_key: PathBuf::new(),
+            allow_rollback: false,
             spool: PathBuf::new(),
             spool_limit_mib: 64,
         }
@@ -43,6 +49,8 @@ impl Default for CollectorOutput {
 impl OutputKind for CollectorOutput {
     const GROUP: &'static str = "collector_output";
     const KEYS: &'static [Key<Self>] = &[
+        Key::boolean("collector_output.allow_rollback", |output| &mut output.allow_rollback),
+        Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
         Key::file("collector_output.spool", |output| &mut output.spool),
@@ -80,6 +88,14 @@ impl OutputKind for CollectorOutput {
 pub(super) const STORE: &str = "/etc/ssl/certs";
 
 impl CollectorOutput {
+    /// Returns the folder of the spools of all agents, which has the last good bundles, too.
+    pub fn spool_folder(&self) -> PathBuf {
+        match self.spool.as_os_str().is_empty() {
+            true => default_spool(),
+            false => self.spool.clone(),
+        }
+    }
+
     fn options(&self, common: &Common) -> CollectorOptions {
         let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
         CollectorOptions {
@@ -91,9 +107,7 @@ impl CollectorOutput {
                 authority_folder: PathBuf::from(STORE),
                 client: None,
             },
-            spool: Some(self.spool.clone())
-                .filter(is_set)
-                .unwrap_or_else(default_spool),
+            spool: self.spool_folder(),
             // At least two segments, so that one can be dropped.
             spool_limit: self.spool_limit_mib.max(2).saturating_mul(1 << 20),
             timeout: common.timeout,

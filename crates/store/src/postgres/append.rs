@@ -1,10 +1,10 @@
 //! Storing batches.
 
 use super::connection::Connection;
-use super::text;
 use super::writer::State;
+use super::{sums, text};
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, HOUR_NS, Names, NewRecord, Sums};
+use crate::intake::{self, Cache, GroupKey, HOUR_NS, LOSSES, Names, NewRecord, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 use crate::writer::Transactions;
@@ -58,6 +58,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
     let (before, host) = sender_state(state.connection()?, sender)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let (mut sums, mut columns) = (Sums::default(), Columns::default());
+    let mut room = None;
     for NewRecord {
         sequence,
         alert,
@@ -81,12 +82,12 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
             columns.bodies.push(alert.body);
         }
         if let Some(loss) = loss {
-            insert_loss(state.connection()?, sender, &loss)?;
+            insert_loss(state.connection()?, sender, (&loss, &mut room))?;
         }
     }
     let connection = state.connection()?;
     insert(connection, (sender, received_ns), &columns)?;
-    add(connection, &sums)?;
+    sums::add(connection, &sums)?;
     advance(connection, sender, &receipt, received_ns)?;
     Ok(receipt)
 }
@@ -179,44 +180,31 @@ fn insert(
     Ok(())
 }
 
-/// Adds the sums of a batch.
-fn add(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
-    let keys = |at: fn(&(i64, i64, i64)) -> i64| sums.counts.keys().map(at).collect::<Vec<_>>();
-    let values = |at: fn(&(i64, i64, i64)) -> i64| sums.counts.values().map(at).collect::<Vec<_>>();
-    connection.execute(
-        "INSERT INTO counts (hour, group_id, host, count, first_ns, last_ns)
-         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-             $6::bigint[])
-         ON CONFLICT (hour, group_id, host) DO UPDATE SET count = counts.count + excluded.count,
-             first_ns = least(counts.first_ns, excluded.first_ns),
-             last_ns = greatest(counts.last_ns, excluded.last_ns)",
-        &[
-            &keys(|key| key.0),
-            &keys(|key| key.1),
-            &keys(|key| key.2),
-            &values(|value| value.0),
-            &values(|value| value.1),
-            &values(|value| value.2),
-        ],
-    )?;
-    let hours: Vec<i64> = sums.hours.keys().map(|(hour, _)| *hour).collect();
-    let severities = sums.hours.keys();
-    let severities: Vec<i64> = severities.map(|(_, it)| i64::from(it.number())).collect();
-    let counts: Vec<i64> = sums.hours.values().copied().collect();
-    connection.execute(
-        "INSERT INTO hours (hour, severity, count)
-         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
-         ON CONFLICT (hour, severity) DO UPDATE SET count = hours.count + excluded.count",
-        &[&hours, &severities, &counts],
-    )?;
-    Ok(())
-}
-
+/// Stores a loss. `room` is the number of rows that the sender may still have, once it is known.
 fn insert_loss(
     connection: &mut Connection,
     sender: AgentId,
-    loss: &Loss,
+    (loss, room): (&Loss, &mut Option<i64>),
 ) -> Result<(), StoreError> {
+    let rows = match *room {
+        Some(rows) => rows,
+        None => {
+            let of_sender = "SELECT count(*) FROM losses WHERE agent = $1";
+            LOSSES - connection.number(of_sender, &[&sender.0])?
+        }
+    };
+    if rows <= 0 {
+        let added = connection.execute(
+            "UPDATE losses SET count = count + $3 WHERE id =
+                 (SELECT id FROM losses WHERE agent = $1 AND kind = $2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
+            &[&sender.0, &loss.kind.name(), &signed(loss.count)],
+        )?;
+        *room = Some(rows);
+        if added > 0 {
+            return Ok(());
+        }
+    }
+    *room = Some(rows - 1);
     connection.execute(
         "INSERT INTO losses (agent, time_ns, kind, count, detail) VALUES ($1, $2, $3, $4, $5)",
         &[

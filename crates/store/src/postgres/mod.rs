@@ -1,12 +1,16 @@
 //! A store in a PostgreSQL database, which several collectors can share.
 
 mod append;
+mod bundles;
+mod conditions;
 mod connection;
 mod fleet;
+mod groups;
 mod people;
 mod query;
 mod retention;
 mod schema;
+mod sums;
 mod tail;
 mod triage;
 mod writer;
@@ -117,7 +121,7 @@ impl Store for PostgresStore {
 
     fn groups(&self, filter: &Filter) -> Result<Vec<Group>, StoreError> {
         self.readers
-            .with(|connection| query::groups(connection, filter, now_ns()))
+            .with(|connection| groups::groups(connection, filter, now_ns()))
     }
 
     fn alerts(&self, filter: &Filter) -> Result<Vec<AlertRow>, StoreError> {

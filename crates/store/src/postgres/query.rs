@@ -1,157 +1,22 @@
-//! Reading groups, alerts and sums. Sums by hour, group and host answer every question about many alerts.
+//! Reading alerts and sums.
 
 use postgres::Row;
 use postgres::types::ToSql;
 
-use super::append::{find_host, words};
+use super::conditions::{Conditions, of_group, of_host, with_words};
 use super::connection::Connection;
 use super::{retention, schema, text};
 use crate::error::StoreError;
-use crate::intake::HOUR_NS;
-use crate::limits::{self, SEARCHED, TOP};
+use crate::intake::{HOUR_NS, parts};
+use crate::limits::{self, Index, TOP};
 use crate::model::{
-    AgentId, AlertDetail, AlertId, AlertRow, Cursor, Filter, Group, GroupId, HourCount, Loss,
-    LossKind, LossRow, Overview, Statistics,
+    AgentId, AlertDetail, AlertId, AlertRow, Filter, GroupId, HourCount, Loss, LossKind, LossRow,
+    Overview, Statistics,
 };
 use crate::number::unsigned;
 use crate::severity::Severity;
 
-/// A WHERE clause with its values.
-#[derive(Default)]
-struct Conditions {
-    clauses: Vec<String>,
-    values: Vec<Box<dyn ToSql + Sync>>,
-}
-
-impl Conditions {
-    /// Adds a condition in which `?` is the value.
-    fn add(&mut self, clause: &str, value: impl ToSql + Sync + 'static) {
-        let place = self.place(value);
-        self.clauses.push(clause.replace('?', &place));
-    }
-
-    fn place(&mut self, value: impl ToSql + Sync + 'static) -> String {
-        self.values.push(Box::new(value));
-        format!("${}", self.values.len())
-    }
-
-    /// Returns the condition that a row, sorted descending by these columns, follows the cursor.
-    fn after(&mut self, [time, id]: [&str; 2], cursor: Cursor) -> String {
-        let (at, number) = (self.place(cursor.time_ns), self.place(cursor.id));
-        format!("({time}, {id}) < ({at}, {number})")
-    }
-
-    fn sql(&self) -> String {
-        match self.clauses.is_empty() {
-            true => "true".to_owned(),
-            false => self.clauses.join(" AND "),
-        }
-    }
-
-    fn query(&self, connection: &mut Connection, sql: &str) -> Result<Vec<Row>, StoreError> {
-        let values: Vec<&(dyn ToSql + Sync)> = self.values.iter().map(|it| &**it).collect();
-        connection.query(sql, &values)
-    }
-}
-
-/// Adds what the filter says about groups, which are called `g`.
-fn of_group(filter: &Filter, conditions: &mut Conditions) {
-    if let Some(severity) = filter.severity {
-        conditions.add("g.severity <= ?", i64::from(severity.number()));
-    }
-    if let Some(rule) = &filter.rule {
-        conditions.add("md5(g.rule) = md5(?) AND g.rule = ?", text(rule));
-    }
-    if let Some(program) = &filter.program {
-        conditions.add("g.program = ?", text(program));
-    }
-    if let Some(group) = filter.group {
-        conditions.add("g.id = ?", group.0);
-    }
-}
-
-/// Adds that the row is one of this host, whose column is given. No host has the number 0.
-fn of_host(
-    connection: &mut Connection,
-    filter: &Filter,
-    (column, conditions): (&str, &mut Conditions),
-) -> Result<(), StoreError> {
-    if let Some(host) = &filter.host {
-        let id = find_host(connection, host)?.unwrap_or(0);
-        conditions.add(&format!("{column} = ?"), id);
-    }
-    Ok(())
-}
-
-/// Turns what a user typed into a query: words that all have to occur, each by its beginning. Nothing of the
-/// query language gets through.
-fn words_query(text: &str) -> String {
-    let words: Vec<String> = words(text).map(|word| format!("'{word}':*")).collect();
-    words.join(" & ")
-}
-
-pub(super) fn groups(
-    connection: &mut Connection,
-    filter: &Filter,
-    now_ns: i64,
-) -> Result<Vec<Group>, StoreError> {
-    let mut conditions = Conditions::default();
-    of_group(filter, &mut conditions);
-    if let Some(from) = filter.from_ns {
-        conditions.add("c.hour >= ?", from.div_euclid(HOUR_NS));
-    }
-    if let Some(to) = filter.to_ns {
-        conditions.add("c.hour <= ?", to.saturating_sub(1).div_euclid(HOUR_NS));
-    }
-    of_host(connection, filter, ("c.host", &mut conditions))?;
-    if !filter.with_acknowledged {
-        let shown = "g.acknowledged_ns IS NULL AND coalesce(g.muted_until_ns, 0) <= ?";
-        conditions.add(shown, now_ns);
-    }
-    if let Some(searched) = &filter.text {
-        let found = format!(
-            "g.id IN (SELECT group_id FROM (SELECT group_id FROM alerts
-                 WHERE words @@ ?::text::tsquery ORDER BY id DESC LIMIT {SEARCHED}) AS found)"
-        );
-        conditions.add(&found, words_query(searched));
-    }
-    let after = filter.after.map(|cursor| {
-        let columns = ["max(c.last_ns)", "g.id"];
-        conditions.after(columns, cursor)
-    });
-    let sql = format!(
-        "SELECT g.id, g.rule, g.severity, g.program, g.object, g.acknowledged_by, g.note,
-             sum(c.count)::bigint, min(c.first_ns), max(c.last_ns), count(DISTINCT c.host),
-             g.assignee, g.muted_until_ns
-         FROM counts c JOIN groups g ON g.id = c.group_id
-         WHERE {} GROUP BY g.id HAVING {} ORDER BY max(c.last_ns) DESC, g.id DESC LIMIT {}",
-        conditions.sql(),
-        after.as_deref().unwrap_or("true"),
-        limits::rows(filter)
-    );
-    let rows = conditions.query(connection, &sql)?;
-    rows.iter().map(group).collect()
-}
-
-fn group(row: &Row) -> Result<Group, StoreError> {
-    Ok(Group {
-        id: GroupId(row.try_get(0)?),
-        rule: row.try_get(1)?,
-        severity: severity(row, 2)?,
-        program: row.try_get(3)?,
-        object: row.try_get(4)?,
-        acknowledged_by: row.try_get(5)?,
-        note: row.try_get(6)?,
-        count: unsigned(row.try_get(7)?),
-        first_ns: row.try_get(8)?,
-        last_ns: row.try_get(9)?,
-        hosts: unsigned(row.try_get(10)?),
-        assignee: row.try_get(11)?,
-        muted_until_ns: row.try_get(12)?,
-    })
-}
-
-fn severity(row: &Row, column: usize) -> Result<Severity, StoreError> {
+pub(super) fn severity(row: &Row, column: usize) -> Result<Severity, StoreError> {
     let number: i64 = row.try_get(column)?;
     let known = u8::try_from(number).ok().and_then(Severity::new);
     known.ok_or_else(|| StoreError::Row {
@@ -192,25 +57,60 @@ pub(super) fn alerts(
     if let Some(to) = filter.to_ns {
         conditions.add("a.time_ns < ?", to);
     }
-    of_host(connection, filter, ("a.host", &mut conditions))?;
+    // The planner knows nothing of how groups and hosts are spread over the times. What is no plain column has no index.
+    let (group, host) = match index(connection, filter)? {
+        _ if filter.text.is_some() => ("a.group_id", "a.host"),
+        Index::Time => ("a.group_id + 0", "a.host + 0"),
+        Index::Group => ("a.group_id", "a.host + 0"),
+        Index::Host => ("a.group_id + 0", "a.host"),
+    };
+    of_host(connection, filter, (host, &mut conditions))?;
     if let Some(cursor) = filter.after {
         let after = conditions.after(["a.time_ns", "a.id"], cursor);
         conditions.clauses.push(after);
     }
+    let mut time = "a.time_ns";
     if let Some(searched) = &filter.text {
-        let found = format!(
-            "a.id IN (SELECT id FROM alerts WHERE words @@ ?::text::tsquery
-                 ORDER BY id DESC LIMIT {SEARCHED})"
-        );
-        conditions.add(&found, words_query(searched));
+        let (found, is_common) = with_words(connection, ("id", searched), &mut conditions)?;
+        conditions.clauses.push(format!("a.id IN ({found})"));
+        if !is_common {
+            // Along the times nearly no alert would be one of them.
+            time = "a.time_ns + 0";
+        }
     }
     let sql = format!(
-        "SELECT {ROW} {ROWS} WHERE {} ORDER BY a.time_ns DESC, a.id DESC LIMIT {}",
+        "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = {group} JOIN hosts h ON h.id = a.host
+         WHERE {} ORDER BY {time} DESC, a.id DESC LIMIT {}",
         conditions.sql(),
         limits::rows(filter)
     );
     let rows = conditions.query(connection, &sql)?;
     rows.iter().map(row).collect()
+}
+
+/// Chooses the index along which the fewest alerts are read.
+fn index(connection: &mut Connection, filter: &Filter) -> Result<Index, StoreError> {
+    let mut of_groups = Conditions::default();
+    of_group(filter, &mut of_groups);
+    let by_group = match of_groups.clauses.is_empty() {
+        true => None,
+        false => {
+            let condition = of_groups.sql();
+            let sql =
+                format!("SELECT coalesce(sum(g.count), 0)::bigint FROM groups g WHERE {condition}");
+            let rows = of_groups.query(connection, &sql)?;
+            rows.first().map(|row| row.try_get(0)).transpose()?
+        }
+    };
+    let by_host = match &filter.host {
+        None => None,
+        Some(host) => {
+            let count = "SELECT count FROM hosts WHERE md5(name) = md5($1) AND name = $1";
+            Some(connection.number(count, &[&text(host)])?)
+        }
+    };
+    let total = connection.number("SELECT sum(count)::bigint FROM hours", &[])?;
+    Ok(limits::index(filter, total, (by_group, by_host)))
 }
 
 pub(super) fn alert(
@@ -265,19 +165,24 @@ pub(super) fn overview(
         &[&from_ns, &to_ns],
     )?;
     let by_hour = |row: &Row| Ok((row.try_get(0)?, kind(row, 1)?, unsigned(row.try_get(2)?)));
-    let mut top = |name: &str, from_table: &str| -> Result<Vec<(String, u64)>, StoreError> {
+    let parts = parts(from, to).map(|(span, first, last)| [span, first, last]);
+    let parts = parts.concat();
+    let parts: Vec<&(dyn ToSql + Sync)> = parts.iter().map(|it| it as _).collect();
+    let mut top = |name: &str, table: &str| -> Result<Vec<(String, u64)>, StoreError> {
         let rows = connection.query(
             &format!(
-                "SELECT {name}, sum(c.count)::bigint FROM counts c {from_table}
-                 WHERE c.hour BETWEEN $1 AND $2 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {TOP}"
+                "SELECT {name}, sum(s.count)::bigint FROM {table}
+                 WHERE (s.span = $1 AND s.start BETWEEN $2 AND $3) OR (s.span = $4 AND s.start BETWEEN $5 AND $6)
+                     OR (s.span = $7 AND s.start BETWEEN $8 AND $9)
+                 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {TOP}"
             ),
-            &[&from, &to],
+            &parts,
         )?;
         let entry = |row: &Row| Ok((row.try_get(0)?, unsigned(row.try_get(1)?)));
         rows.iter().map(entry).collect()
     };
-    let rules = top("g.rule", "JOIN groups g ON g.id = c.group_id")?;
-    let hosts = top("h.name", "JOIN hosts h ON h.id = c.host")?;
+    let rules = top("s.rule", "rule_sums s")?;
+    let hosts = top("h.name", "host_sums s JOIN hosts h ON h.id = s.host")?;
     Ok(Overview {
         alerts: alerts.iter().map(hour).collect::<Result<_, StoreError>>()?,
         losses_by_hour: losses_by_hour

@@ -1,8 +1,8 @@
 //! Deleting what is too old, or too much. A day that is too old goes as a whole, with its partition.
 
-use super::PostgresStore;
 use super::connection::{Connection, SCHEMA};
 use super::writer::State;
+use super::{PostgresStore, sums};
 use crate::error::StoreError;
 use crate::intake::HOUR_NS;
 use crate::model::{Pruned, Retention};
@@ -57,8 +57,7 @@ fn drop_before(store: &PostgresStore, hour: i64, pruned: &mut Pruned) -> Result<
     }
     pruned.losses += store.write(move |state| {
         let connection = state.connection()?;
-        connection.execute("DELETE FROM counts WHERE hour < $1", &[&hour])?;
-        connection.execute("DELETE FROM hours WHERE hour < $1", &[&hour])?;
+        sums::drop_before(connection, hour)?;
         connection.execute("DELETE FROM losses WHERE time_ns < $1", &[&end_ns])
     })?;
     Ok(())
@@ -90,8 +89,7 @@ fn days(connection: &mut Connection) -> Result<Vec<i64>, StoreError> {
 fn finish(state: &mut State) -> Result<(), StoreError> {
     let connection = state.connection()?;
     connection.batch(
-        "DELETE FROM groups WHERE acknowledged_ns IS NULL
-             AND NOT EXISTS (SELECT 1 FROM counts WHERE group_id = groups.id);
+        "DELETE FROM groups WHERE acknowledged_ns IS NULL AND count = 0;
          DELETE FROM comments WHERE group_id NOT IN (SELECT id FROM groups)",
     )?;
     state.count_deletion()

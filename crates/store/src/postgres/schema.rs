@@ -7,10 +7,16 @@ use super::writer::LOCK;
 use crate::error::StoreError;
 
 /// Statements that lead from one version of the schema to the next. A released one never changes.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+];
 
 /// Latest version of the schema that this build knows: the number of migrations.
-pub(super) const LATEST: i64 = 1;
+pub(super) const LATEST: i64 = 3;
+
+const _: () = assert!(MIGRATIONS.len() == 3, "LATEST is the number of migrations");
 
 /// Creates the schema, or brings an older one up to date in one transaction.
 pub(super) fn prepare(target: &Target, connection: &mut Connection) -> Result<(), StoreError> {

@@ -2,9 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::sums;
 use super::writer::State;
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, Names, Sums};
+use crate::intake::{self, Cache, GroupKey, LOSSES, Names, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 
@@ -14,6 +15,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
     let (before, host) = sender_state(state.connection(), sender)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let mut sums = Sums::default();
+    let mut room = None;
     for record in records {
         if let Some(alert) = record.alert {
             let from = Origin {
@@ -24,10 +26,10 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
             insert(state, &alert, &from, &mut sums)?;
         }
         if let Some(loss) = record.loss {
-            insert_loss(state.connection(), sender, &loss)?;
+            insert_loss(state.connection(), sender, (&loss, &mut room))?;
         }
     }
-    add(state.connection(), &sums)?;
+    sums::add(state.connection(), &sums)?;
     advance(state.connection(), sender, &receipt, received_ns)?;
     Ok(receipt)
 }
@@ -97,28 +99,32 @@ fn insert(
     Ok(())
 }
 
-/// Adds the sums of a batch, a row for each instead of one for each alert.
-fn add(connection: &Connection, sums: &Sums) -> Result<(), StoreError> {
-    let mut counts = connection.prepare_cached(
-        "INSERT INTO counts (hour, group_id, host, count, first_ns, last_ns)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (hour, group_id, host) DO UPDATE SET count = count + excluded.count,
-             first_ns = min(first_ns, excluded.first_ns), last_ns = max(last_ns, excluded.last_ns)",
-    )?;
-    for ((hour, group, host), (count, first, last)) in &sums.counts {
-        counts.execute(params![hour, group, host, count, first, last])?;
+/// Stores a loss. `room` is the number of rows that the sender may still have, once it is known.
+fn insert_loss(
+    connection: &Connection,
+    sender: AgentId,
+    (loss, room): (&Loss, &mut Option<i64>),
+) -> Result<(), StoreError> {
+    let rows = match *room {
+        Some(rows) => rows,
+        None => {
+            let of_sender = "SELECT count(*) FROM losses WHERE agent = ?1";
+            LOSSES - count(connection, of_sender, [sender.0])?
+        }
+    };
+    if rows <= 0 {
+        let added = connection
+            .prepare_cached(
+                "UPDATE losses SET count = count + ?3 WHERE id =
+                     (SELECT id FROM losses WHERE agent = ?1 AND kind = ?2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
+            )?
+            .execute(params![sender.0, loss.kind.name(), signed(loss.count)])?;
+        *room = Some(rows);
+        if added > 0 {
+            return Ok(());
+        }
     }
-    let mut hours = connection.prepare_cached(
-        "INSERT INTO hours (hour, severity, count) VALUES (?1, ?2, ?3)
-         ON CONFLICT (hour, severity) DO UPDATE SET count = count + excluded.count",
-    )?;
-    for ((hour, severity), count) in &sums.hours {
-        hours.execute(params![hour, severity.number(), count])?;
-    }
-    Ok(())
-}
-
-fn insert_loss(connection: &Connection, sender: AgentId, loss: &Loss) -> Result<(), StoreError> {
+    *room = Some(rows - 1);
     connection
         .prepare_cached(
             "INSERT INTO losses (agent, time_ns, kind, count, detail) VALUES (?1, ?2, ?3, ?4, ?5)",

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::SqliteStore;
+use super::{SqliteStore, sums};
 use crate::error::StoreError;
 use crate::intake::HOUR_NS;
 use crate::model::{Pruned, Retention};
@@ -47,8 +47,7 @@ fn drop_before(store: &SqliteStore, hour: i64, pruned: &mut Pruned) -> Result<()
     }
     pruned.losses += store.write(move |state| {
         let connection = state.connection();
-        connection.execute("DELETE FROM counts WHERE hour < ?1", [hour])?;
-        connection.execute("DELETE FROM hours WHERE hour < ?1", [hour])?;
+        sums::drop_before(connection, hour)?;
         let losses = connection.execute("DELETE FROM losses WHERE time_ns < ?1", [end_ns])?;
         Ok(losses as u64)
     })?;
@@ -72,8 +71,7 @@ fn delete_alerts(connection: &Connection, end_ns: i64) -> Result<u64, StoreError
 /// Deletes groups without alerts and gives free pages back.
 fn finish(connection: &Connection) -> Result<(), StoreError> {
     connection.execute(
-        "DELETE FROM groups WHERE acknowledged_ns IS NULL
-         AND NOT EXISTS (SELECT 1 FROM counts WHERE group_id = groups.id)",
+        "DELETE FROM groups WHERE acknowledged_ns IS NULL AND count = 0",
         [],
     )?;
     // A later group may get the same number.

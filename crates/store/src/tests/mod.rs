@@ -1,6 +1,7 @@
 //! What each database has to do alike. Each test runs against a SQLite file and against a PostgreSQL server of its
 //! own.
 
+mod bundles;
 mod people;
 mod shared;
 mod sums;
@@ -13,7 +14,7 @@ use testing::postgres::Server;
 
 use crate::error::StoreError;
 pub(crate) use crate::intake::HOUR_NS as HOUR;
-use crate::intake::OTHER;
+use crate::intake::{LOSSES, OTHER};
 use crate::model::*;
 use crate::number::now_ns;
 use crate::severity::Severity;
@@ -374,7 +375,10 @@ fn a_search_finds_words_that_all_occur_and_takes_no_query_language(fixture: &Fix
     };
     assert_eq!(found("/etc/shadow"), 1);
     assert_eq!(found("CAT etc"), 2);
-    assert_eq!(found("shad"), 1);
+    assert_eq!(found("shad"), 0);
+    assert_eq!(found("shad*"), 1);
+    assert_eq!(found("et* *at* /pas*cat"), 0);
+    assert_eq!(found("et* sha*cat"), 1);
     assert_eq!(found("shadow passwd"), 0);
     assert_eq!(found("near"), 1);
     for hostile in [
@@ -384,6 +388,8 @@ fn a_search_finds_words_that_all_occur_and_takes_no_query_language(fixture: &Fix
         "NEAR(",
         "message:",
         "^*",
+        "*",
+        "**a**",
         "-",
         "\u{0}",
     ] {

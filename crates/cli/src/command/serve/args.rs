@@ -96,6 +96,9 @@ pub(crate) enum ServeVerb {
     /// Add, list and remove users of the page
     #[command(subcommand, arg_required_else_help = true)]
     User(UserVerb),
+    /// Make, sign, assign and roll back bundles of rules for agents
+    #[command(subcommand, arg_required_else_help = true)]
+    Bundle(BundleVerb),
     /// Write a copy of the store to a new file, while the collector runs
     Backup(Backup),
     /// Make a new store of a backup
@@ -234,6 +237,104 @@ pub(crate) struct ChangePassword {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) password: PasswordOption,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve bundle`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BundleVerb {
+    /// Make a key that signs bundles, and print the public key that agents pin
+    Key(BundleKey),
+    /// Check rules and put them into a bundle, which is not signed yet
+    Create(CreateBundle),
+    /// Sign a bundle
+    Sign(SignBundle),
+    /// Hand a bundle to agents of a class, or to a part of them
+    Assign(AssignBundle),
+    /// Hand agents of a class the bundle before; those without --allow-rollback refuse it
+    Rollback(RollBack),
+    /// List bundles and roll-outs
+    List(ListBundles),
+}
+
+/// `tollgate serve bundle key`.
+#[derive(Args, Debug)]
+pub(crate) struct BundleKey {
+    /// File to write the private key to; it must not exist
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// `tollgate serve bundle create`.
+#[derive(Args, Debug)]
+pub(crate) struct CreateBundle {
+    /// Rule files, in the order of loading
+    #[arg(value_name = "RULES", required = true)]
+    pub(crate) rules: Vec<PathBuf>,
+    /// Version: agents take no bundle that is not newer
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) version: u64,
+    /// Setting for the agents, such as outputs.rate=5; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// File to write; it must not exist
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
+/// `tollgate serve bundle sign`.
+#[derive(Args, Debug)]
+pub(crate) struct SignBundle {
+    /// The bundle; the signature is written into it
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+    /// Private key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: PathBuf,
+}
+
+/// `tollgate serve bundle assign`.
+#[derive(Args, Debug)]
+pub(crate) struct AssignBundle {
+    /// The signed bundle
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+    /// Class of the agents
+    #[arg(long, value_name = "CLASS", value_parser = class)]
+    pub(crate) agent_class: String,
+    /// Part of the agents that get it, always the same ones; the others keep the bundle before
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) percent: u8,
+    /// Halt when more agents than this refuse the bundle
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) max_failures: u64,
+    /// Halt when agents with the bundle lose more than this each [default: no limit]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) max_losses: Option<u64>,
+    /// Halt when agents with the bundle send more alerts than this each in a minute [default: no limit]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) max_alerts: Option<u64>,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve bundle rollback`.
+#[derive(Args, Debug)]
+pub(crate) struct RollBack {
+    /// Class of the agents
+    #[arg(long, value_name = "CLASS", value_parser = class)]
+    pub(crate) agent_class: String,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve bundle list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListBundles {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) store: StoreOption,
 }

@@ -2,6 +2,8 @@
 
 pub(crate) mod args;
 #[cfg(feature = "serve")]
+mod bundles;
+#[cfg(feature = "serve")]
 mod server;
 #[cfg(feature = "serve")]
 mod tokens;
@@ -20,6 +22,7 @@ pub(crate) fn execute(args: Serve) -> Outcome {
     match args.verb {
         None => server::serve(args),
         Some(ServeVerb::Token(verb)) => tokens::execute(verb),
+        Some(ServeVerb::Bundle(verb)) => bundles::execute(verb),
         Some(ServeVerb::User(verb)) => users::execute(verb),
         Some(ServeVerb::Backup(args)) => server::backup(&args),
         Some(ServeVerb::Restore(args)) => server::restore(&args),

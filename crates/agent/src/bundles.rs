@@ -1,0 +1,388 @@
+//! Bundles of rules that a collector hands down.
+//!
+//! The last one that was good stays on disk, so that the agent starts with it when there is no collector. What is on disk
+//! is believed no more than what arrives: its signature is verified each time.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use bundle::{Content, PublicKey, Signed};
+use config::Config;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
+use outputs::{BundleReport, CollectorOutput, Dispatcher};
+
+use crate::digest::sha256;
+
+/// Folder of bundles in that of the spools.
+const FOLDER: &str = "bundles";
+
+/// Bits of a mode by which others than the owner can write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Largest file of a bundle.
+const MAX_FILE: u64 = 8 << 20;
+
+/// A bundle whose signature is good.
+#[derive(Clone, Debug)]
+pub(super) struct Accepted {
+    pub(super) content: Content,
+    pub(super) digest: String,
+    text: String,
+}
+
+/// Where the last good bundle of an agent is, and which key it has to be signed with.
+#[derive(Clone, Debug)]
+pub(super) struct BundleFolder {
+    folder: PathBuf,
+    key: PublicKey,
+    allows_older: bool,
+}
+
+impl BundleFolder {
+    /// Returns `None` if no key is pinned.
+    pub(super) fn of(output: &CollectorOutput) -> Result<Option<Self>, Failure> {
+        if !output.enabled || output.bundle_key.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let path = &output.bundle_key;
+        let wrong = |problem: String| {
+            let path = path.display();
+            let message = format!("cannot read the key of bundles {path}: {problem}");
+            Failure::new(Exit::BadInput, message)
+                .help("`tollgate serve bundle key` makes one, and prints what agents pin")
+        };
+        let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let key = PublicKey::parse(&text).map_err(|error| wrong(error.to_string()))?;
+        // Agents of one host share spools, not bundles: each collector, class and key has its own.
+        let token = output.token_file.display();
+        let whose = sha256(format!("{}\n{token}\n{}", output.url, key.to_text()).as_bytes());
+        let folder = output.spool_folder().join(FOLDER).join(&whose[..16]);
+        Ok(Some(Self {
+            folder,
+            key,
+            allows_older: output.allow_rollback,
+        }))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("last.json")
+    }
+
+    /// Returns the last good bundle, `None` if there was none, or why it is not believed.
+    pub(super) fn last_good(&self) -> Result<Option<Accepted>, String> {
+        let Some(text) = self.read().map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        self.accept(text).map(Some)
+    }
+
+    fn read(&self) -> io::Result<Option<String>> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+        let file = match options.open(self.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let own = rustix::process::geteuid().as_raw();
+        for (what, meta) in [
+            ("folder", fs::metadata(&self.folder)?),
+            ("file", file.metadata()?),
+        ] {
+            let path = self.folder.display();
+            if meta.uid() != own {
+                let owner = meta.uid();
+                return Err(io::Error::other(format!(
+                    "user {owner} owns the {what} of {path}"
+                )));
+            }
+            if meta.mode() & WRITABLE_BY_OTHERS != 0 {
+                return Err(io::Error::other(format!(
+                    "others can write the {what} of {path}"
+                )));
+            }
+        }
+        let mut text = String::new();
+        file.take(MAX_FILE).read_to_string(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// Verifies the signature.
+    fn accept(&self, text: String) -> Result<Accepted, String> {
+        let signed = Signed::parse(&text).map_err(|error| error.to_string())?;
+        let content = signed
+            .verify(&self.key)
+            .map_err(|error| error.to_string())?;
+        Ok(Accepted {
+            content,
+            digest: signed.digest(),
+            text,
+        })
+    }
+
+    /// Replaces the last good bundle, or removes it. Whoever reads meanwhile finds the one or the other.
+    fn keep(&self, text: Option<&str>) -> io::Result<()> {
+        let Some(text) = text else {
+            return fs::remove_file(self.path());
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)?;
+        let new = self.folder.join(format!("new-{}.json", std::process::id()));
+        // What a process that was killed left has to be no link.
+        let _ = fs::remove_file(&new);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, self.path())?;
+        sync(&self.folder)
+    }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
+}
+
+/// Returns the configuration of an agent with what a bundle says.
+pub(super) type ConfigWith = Box<dyn Fn(&Content) -> Result<Config, Failure> + Send + Sync>;
+
+/// Puts the configuration of the files and of the last good bundle into force.
+pub(super) type Reload = Box<dyn Fn() -> Result<(), Failure> + Send>;
+
+/// What is reported about the bundle of an agent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BundleRecord(Option<Arc<Mutex<BundleReport>>>);
+
+impl BundleRecord {
+    /// Returns the record of the bundle that the agent has started with.
+    pub(super) fn of(config: &Config) -> Self {
+        let Ok(Some(folder)) = BundleFolder::of(&config.outputs.collector) else {
+            return Self(None);
+        };
+        let (in_force, refused) = match folder.last_good() {
+            Ok(last) => (last.map(|it| (it.content.version, it.digest)), None),
+            // Nobody can say which one it was.
+            Err(problem) => (None, Some((String::new(), problem))),
+        };
+        Self(Some(Arc::new(Mutex::new(BundleReport {
+            in_force,
+            refused,
+        }))))
+    }
+
+    /// Returns the report, `None` if the agent takes no bundles.
+    pub(super) fn report(&self) -> Option<BundleReport> {
+        let record = self.0.as_ref()?;
+        Some(
+            record
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        )
+    }
+
+    fn set(&self, report: BundleReport) {
+        if let Some(record) = &self.0 {
+            *record.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        }
+    }
+}
+
+/// Takes bundles, one after the other, on a thread of its own.
+pub(super) struct Receiving {
+    pub(super) folder: BundleFolder,
+    pub(super) config: ConfigWith,
+    pub(super) reload: Reload,
+    pub(super) record: BundleRecord,
+    pub(super) dispatcher: Dispatcher,
+}
+
+impl Receiving {
+    /// Has the channels of collectors pass bundles on.
+    pub(super) fn start(self) -> io::Result<()> {
+        let (sender, receiver) = sync_channel::<String>(1);
+        let dispatcher = self.dispatcher.clone();
+        thread::Builder::new()
+            .name("bundles".to_owned())
+            .spawn(move || self.work(&receiver))?;
+        // Without a wait: a reload may wait for the channel that calls.
+        dispatcher.take_bundles(Box::new(move |text| sender.try_send(text).is_ok()));
+        Ok(())
+    }
+
+    fn work(&self, bundles: &Receiver<String>) {
+        while let Ok(text) = bundles.recv() {
+            let digest = Signed::parse(&text).map_or_else(|_| String::new(), |it| it.digest());
+            let before = self.record.report().unwrap_or_default();
+            self.record.set(match self.adopt(text) {
+                Ok(accepted) => BundleReport {
+                    in_force: Some((accepted.content.version, accepted.digest)),
+                    refused: None,
+                },
+                Err(problem) => BundleReport {
+                    refused: Some((digest, problem)),
+                    ..before
+                },
+            });
+            self.dispatcher.report_again();
+        }
+    }
+
+    /// Puts a bundle into force, or says why not; then what was in force stays.
+    fn adopt(&self, text: String) -> Result<Accepted, String> {
+        let new = self.folder.accept(text)?;
+        let last = self.folder.last_good();
+        // Without the last one nobody can say whether this is older: it is the collector's word then.
+        if let Ok(Some(last)) = &last {
+            let is_newer = new.content.version > last.content.version;
+            if !is_newer && new.digest != last.digest && !self.folder.allows_older {
+                return Err(format!(
+                    "version {} is not newer than {}, which is in force; agents with --allow-rollback take it",
+                    new.content.version, last.content.version
+                ));
+            }
+        }
+        let said = |failure: Failure| failure.render().trim_end().replace('\n', " ");
+        let config = (self.config)(&new.content).map_err(said)?;
+        config.rule_sources().load().usable().map_err(said)?;
+        let kept = self.folder.keep(Some(&new.text));
+        kept.map_err(|error| format!("cannot keep it: {error}"))?;
+        if let Err(failure) = (self.reload)() {
+            let last = last.ok().flatten();
+            let restored = self.folder.keep(last.as_ref().map(|last| &*last.text));
+            let after = restored.map_or_else(
+                |error| format!("; cannot restore the last one: {error}"),
+                |()| String::new(),
+            );
+            return Err(format!("{}{after}", said(failure)));
+        }
+        Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use bundle::{File, PrivateKey};
+
+    use super::*;
+
+    struct Fixture {
+        key: PrivateKey,
+        folder: BundleFolder,
+        _temporary: tempfile::TempDir,
+    }
+
+    fn fixture() -> Fixture {
+        let temporary = tempfile::tempdir().expect("a folder for temporary files");
+        let key = PrivateKey::generate().expect("random numbers");
+        let path = temporary.path().join("key");
+        fs::write(&path, key.public().to_text()).expect("writable");
+        let output = CollectorOutput {
+            enabled: true,
+            url: "https://c".to_owned(),
+            bundle_key: path,
+            spool: temporary.path().join("spool"),
+            ..CollectorOutput::default()
+        };
+        let folder = BundleFolder::of(&output)
+            .expect("a key")
+            .expect("it is pinned");
+        Fixture {
+            key,
+            folder,
+            _temporary: temporary,
+        }
+    }
+
+    fn bundle(key: &PrivateKey, version: u64) -> String {
+        let rules = vec![File {
+            name: "a.yaml".to_owned(),
+            text: String::new(),
+        }];
+        let content = Content {
+            version,
+            rules,
+            settings: Vec::new(),
+        };
+        content.pack().expect("it is good").sign(key).to_text()
+    }
+
+    #[test]
+    fn the_last_bundle_is_believed_only_as_it_was_kept() {
+        let Fixture { key, folder, .. } = &fixture();
+        assert!(folder.last_good().expect("readable").is_none());
+        let text = bundle(key, 3);
+        folder.keep(Some(&text)).expect("writable");
+        let last = folder.last_good().expect("readable").expect("it is there");
+        assert_eq!(last.content.version, 3);
+        let mode = |path: &Path| {
+            fs::metadata(path)
+                .expect("it is there")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!((mode(&folder.folder), mode(&folder.path())), (0o700, 0o600));
+
+        let other = PrivateKey::generate().expect("random numbers");
+        for (bad, expected) in [
+            (bundle(&other, 4), "which is pinned"),
+            (text.replace(":3", ":4"), "changed after it was signed"),
+            (String::new(), "cannot be read"),
+        ] {
+            fs::write(folder.path(), bad).expect("writable");
+            let problem = folder.last_good().expect_err(expected);
+            assert!(problem.contains(expected), "{problem}");
+        }
+        fs::write(folder.path(), &text).expect("writable");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        for path in [folder.path(), folder.folder.clone()] {
+            let before = mode(&path);
+            set(&path, before | 0o020);
+            let problem = folder.last_good().expect_err("others can write it");
+            assert!(problem.contains("others can write"), "{problem}");
+            set(&path, before);
+        }
+        assert!(folder.last_good().expect("readable").is_some());
+        fs::rename(folder.path(), folder.folder.join("elsewhere")).expect("it is ours");
+        std::os::unix::fs::symlink("elsewhere", folder.path()).expect("writable");
+        folder.last_good().expect_err("a link");
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_an_error_and_no_key_takes_no_bundles() {
+        assert!(
+            BundleFolder::of(&CollectorOutput::default())
+                .expect("no key")
+                .is_none()
+        );
+        let output = CollectorOutput {
+            enabled: true,
+            bundle_key: "/proc/self/cmdline".into(),
+            ..CollectorOutput::default()
+        };
+        let failure = BundleFolder::of(&output).expect_err("no key");
+        assert!(
+            failure.message().contains("expected a public key"),
+            "{}",
+            failure.message()
+        );
+    }
+}

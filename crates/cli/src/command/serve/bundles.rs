@@ -1,0 +1,245 @@
+//! `tollgate serve bundle`: bundles of rules for agents. They are made and signed in files, where the key is, and assigned
+//! in the store itself, as tokens are.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use bundle::{BundleError, Content, File, MAX_BYTES, PrivateKey, Signed};
+use config::rule_files;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use serde_json::json;
+use store::{Assignment, Bundle, Gate, NewBundle, Rollout};
+
+use super::args::{
+    AssignBundle, BundleKey, BundleVerb, CreateBundle, ListBundles, RollBack, SignBundle,
+};
+use super::server::{broken, open};
+use super::tokens::{actor, time};
+
+pub(super) fn execute(verb: BundleVerb) -> Outcome {
+    match verb {
+        BundleVerb::Key(args) => key(&args),
+        BundleVerb::Create(args) => create(args),
+        BundleVerb::Sign(args) => sign(&args),
+        BundleVerb::Assign(args) => assign(args),
+        BundleVerb::Rollback(args) => roll_back(&args),
+        BundleVerb::List(args) => list(&args),
+    }
+}
+
+fn cannot(action: &str, path: &Path, cause: &dyn std::fmt::Display) -> Failure {
+    let path = path.display();
+    Failure::new(Exit::BadInput, format!("cannot {action} {path}: {cause}"))
+}
+
+/// Reads a text file that can be no bundle if it is larger than one.
+fn read(path: &Path) -> Result<String, Failure> {
+    let length = fs::metadata(path).map(|meta| meta.len());
+    match length {
+        Ok(length) if length > 3 * MAX_BYTES as u64 => {
+            Err(cannot("read", path, &"it is too large"))
+        }
+        Ok(_) => fs::read_to_string(path).map_err(|error| cannot("read", path, &error)),
+        Err(error) => Err(cannot("read", path, &error)),
+    }
+}
+
+/// Writes a new file.
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create_new(true).mode(mode).open(path);
+    let written = opened.and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            cannot("write", path, &error).help("name a file that does not exist")
+        }
+        _ => cannot("write", path, &error),
+    })
+}
+
+fn key(args: &BundleKey) -> Outcome {
+    let key =
+        PrivateKey::generate().map_err(|error| Failure::from_error(Exit::Unsupported, &error))?;
+    write_new(&args.file, &key.to_text(), 0o600)?;
+    terminal::complain(&format!(
+        "tollgate: wrote the private key to {}; agents pin the public key that follows by --bundle-key\n",
+        args.file.display()
+    ));
+    terminal::print(&format!("{}\n", key.public().to_text()))
+}
+
+fn create(args: CreateBundle) -> Outcome {
+    let mut rules = Vec::new();
+    for path in &args.rules {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        rules.push(File {
+            name: name.unwrap_or_default(),
+            text: read(path)?,
+        });
+    }
+    // As agents will load them: a rule may be about one of an earlier file.
+    rule_files::load(&args.rules).usable()?;
+    let content = Content {
+        version: args.version,
+        rules,
+        settings: args.settings,
+    };
+    let bundle = content.pack().map_err(|error| refused(&error))?;
+    let bundle = bundle.into_signed();
+    write_new(&args.output, &bundle.to_text(), 0o644)?;
+    terminal::print(&format!(
+        "wrote {}, version {}, sha256:{}, not signed\n",
+        args.output.display(),
+        args.version,
+        bundle.digest()
+    ))
+}
+
+fn refused(error: &BundleError) -> Failure {
+    Failure::from_error(Exit::BadInput, error)
+}
+
+fn bundle_of(path: &Path) -> Result<(Signed, Content), Failure> {
+    let signed = Signed::parse(&read(path)?).map_err(|error| refused(&error))?;
+    let content = signed.content().map_err(|error| refused(&error))?;
+    Ok((signed, content))
+}
+
+fn sign(args: &SignBundle) -> Outcome {
+    let key = PrivateKey::parse(&read(&args.key)?)
+        .map_err(|error| refused(&error).help("`tollgate serve bundle key FILE` makes one"))?;
+    let (bundle, content) = bundle_of(&args.bundle)?;
+    let signed = bundle.sign(&key);
+    // Beside it, then in its place: what is killed meanwhile leaves no half of a bundle.
+    let mut new = args.bundle.clone().into_os_string();
+    new.push(".new");
+    let new = Path::new(&new);
+    write_new(new, &signed.to_text(), 0o644)?;
+    fs::rename(new, &args.bundle).map_err(|error| cannot("write", &args.bundle, &error))?;
+    terminal::print(&format!(
+        "signed version {} with {}\n",
+        content.version,
+        key.public().to_text()
+    ))
+}
+
+fn assign(args: AssignBundle) -> Outcome {
+    let (signed, content) = bundle_of(&args.bundle)?;
+    let unsigned = || {
+        refused(&BundleError::Unsigned)
+            .help("`tollgate serve bundle sign BUNDLE --key FILE` signs it")
+    };
+    let key = *signed.key().ok_or_else(unsigned)?;
+    // Every agent would refuse it.
+    signed.verify(&key).map_err(|error| refused(&error))?;
+    let store = open(&args.store.place, true)?;
+    let id = store.add_bundle(NewBundle {
+        version: content.version,
+        digest: signed.digest(),
+        key: key.to_text(),
+        text: signed.to_text(),
+        actor: actor(),
+    });
+    let assignment = Assignment {
+        class: args.agent_class.clone(),
+        bundle: id.map_err(|error| broken(&error))?,
+        percent: args.percent,
+        gate: Gate {
+            failures: Some(args.max_failures),
+            losses: args.max_losses,
+            alerts: args.max_alerts,
+        },
+        actor: actor(),
+    };
+    store.assign(assignment).map_err(|error| broken(&error))?;
+    terminal::print(&format!(
+        "assigned version {} to {} % of class {}\n",
+        content.version, args.percent, args.agent_class
+    ))
+}
+
+fn roll_back(args: &RollBack) -> Outcome {
+    let store = open(&args.store.place, false)?;
+    let rolled_back = store.roll_back(&args.agent_class, &actor());
+    match rolled_back.map_err(|error| broken(&error))? {
+        true => terminal::print(&format!("rolled class {} back\n", args.agent_class)),
+        false => {
+            let class = &args.agent_class;
+            let message = format!("cannot roll class {class} back: it has no bundle before");
+            Err(Failure::new(Exit::BadInput, message).help("see `tollgate serve bundle list`"))
+        }
+    }
+}
+
+fn list(args: &ListBundles) -> Outcome {
+    let store = open(&args.store.place, false)?;
+    let bundles = store.bundles().map_err(|error| broken(&error))?;
+    let rollouts = store.rollouts().map_err(|error| broken(&error))?;
+    if args.json {
+        let bundles: Vec<_> = bundles.iter().map(bundle_json).collect();
+        let rollouts: Vec<_> = rollouts.iter().map(rollout_json).collect();
+        let answer = json!({"bundles": bundles, "rollouts": rollouts});
+        return terminal::print(&format!("{answer}\n"));
+    }
+    let mut text = format!("{:<9} {:<14} {:<21} KEY\n", "VERSION", "DIGEST", "ADDED");
+    for bundle in &bundles {
+        let digest: String = bundle.digest.chars().take(12).collect();
+        let (version, added) = (bundle.version, time(bundle.created_ns));
+        let _ = writeln!(text, "{version:<9} {digest:<14} {added:<21} {}", bundle.key);
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<16} {:<9} {:<6} {:<9} {:<8} STATE",
+        "CLASS", "VERSION", "PART", "IN FORCE", "REFUSED"
+    );
+    for rollout in &rollouts {
+        let health = &rollout.health;
+        let _ = writeln!(
+            text,
+            "{:<16} {:<9} {:<6} {:<9} {:<8} {}",
+            rollout.class,
+            rollout.bundle.version,
+            format!("{} %", rollout.percent),
+            format!("{}/{}", health.in_force, health.agents),
+            health.refused,
+            match &rollout.halted {
+                Some(why) => format!("halted: {}", why.escape_debug()),
+                None => "open".to_owned(),
+            }
+        );
+    }
+    terminal::print(&text)
+}
+
+fn bundle_json(bundle: &Bundle) -> serde_json::Value {
+    json!({
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "key": bundle.key,
+        "created": time(bundle.created_ns),
+        "created_by": bundle.created_by,
+    })
+}
+
+fn rollout_json(rollout: &Rollout) -> serde_json::Value {
+    json!({
+        "class": rollout.class,
+        "version": rollout.bundle.version,
+        "previous": rollout.previous.as_ref().map(|bundle| bundle.version),
+        "percent": rollout.percent,
+        "halted": rollout.halted,
+        "agents": rollout.health.agents,
+        "in_force": rollout.health.in_force,
+        "refused": rollout.health.refused,
+    })
+}

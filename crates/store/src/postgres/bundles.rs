@@ -1,0 +1,317 @@
+//! Bundles and roll-outs.
+
+use postgres::Row;
+
+use super::PostgresStore;
+use super::connection::Connection;
+use super::fleet::record;
+use super::text as clean;
+use crate::bundles::{
+    Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle, Rollout,
+};
+use crate::error::StoreError;
+use crate::limits;
+use crate::model::AgentId;
+use crate::number::{now_ns, signed, unsigned};
+
+impl Bundles for PostgresStore {
+    fn add_bundle(&self, bundle: NewBundle) -> Result<BundleId, StoreError> {
+        self.write(move |state| add(state.connection()?, &bundle, now_ns()))
+    }
+
+    fn bundles(&self) -> Result<Vec<Bundle>, StoreError> {
+        self.readers.with(all)
+    }
+
+    fn bundle_text(&self, bundle: BundleId) -> Result<Option<String>, StoreError> {
+        self.readers.with(|connection| text(connection, bundle))
+    }
+
+    fn assign(&self, assignment: Assignment) -> Result<bool, StoreError> {
+        self.write(move |state| assign(state.connection()?, &assignment, now_ns()))
+    }
+
+    fn roll_back(&self, class: &str, actor: &str) -> Result<bool, StoreError> {
+        let (class, actor) = (class.to_owned(), actor.to_owned());
+        self.write(move |state| roll_back(state.connection()?, &class, &actor, now_ns()))
+    }
+
+    fn halt(&self, class: &str, bundle: BundleId, reason: &str) -> Result<bool, StoreError> {
+        let (class, reason) = (class.to_owned(), reason.to_owned());
+        self.write(move |state| halt(state.connection()?, (&class, bundle), &reason, now_ns()))
+    }
+
+    fn rollouts(&self) -> Result<Vec<Rollout>, StoreError> {
+        self.readers
+            .with(|connection| rollouts(connection, now_ns()))
+    }
+
+    fn rollout_of(&self, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+        self.readers
+            .with(|connection| rollout_of(connection, agent))
+    }
+
+    fn note_bundle(&self, agent: AgentId, report: BundleReport) -> Result<bool, StoreError> {
+        let is_noted = |connection: &mut Connection| is_noted(connection, agent, &report);
+        if self.readers.with(is_noted)? {
+            return Ok(false);
+        }
+        self.write(move |state| note(state.connection()?, agent, &report, now_ns()))?;
+        Ok(true)
+    }
+}
+
+fn add(
+    connection: &mut Connection,
+    bundle: &NewBundle,
+    now_ns: i64,
+) -> Result<BundleId, StoreError> {
+    let find = "SELECT id FROM bundles WHERE digest = $1";
+    if let Some(row) = connection.first(find, &[&bundle.digest])? {
+        return Ok(BundleId(row.try_get(0)?));
+    }
+    let id = connection.number(
+        "INSERT INTO bundles (version, digest, key, text, created_ns, created_by)
+         VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
+        &[
+            &signed(bundle.version),
+            &bundle.digest,
+            &bundle.key,
+            &bundle.text,
+            &now_ns,
+            &bundle.actor,
+        ],
+    )?;
+    let object = limits::bundle_text(id, bundle.version, &bundle.digest);
+    record(connection, now_ns, &bundle.actor, ("add bundle", &object))?;
+    Ok(BundleId(id))
+}
+
+/// Columns of a bundle in the table that is called so.
+fn columns(table: &str) -> String {
+    ["id", "version", "digest", "key", "created_ns", "created_by"]
+        .map(|column| format!("{table}.{column}"))
+        .join(", ")
+}
+
+fn bundle(row: &Row, at: usize) -> Result<Bundle, StoreError> {
+    Ok(Bundle {
+        id: BundleId(row.try_get(at)?),
+        version: unsigned(row.try_get(at + 1)?),
+        digest: row.try_get(at + 2)?,
+        key: row.try_get(at + 3)?,
+        created_ns: row.try_get(at + 4)?,
+        created_by: row.try_get(at + 5)?,
+    })
+}
+
+fn all(connection: &mut Connection) -> Result<Vec<Bundle>, StoreError> {
+    let sql = format!("SELECT {} FROM bundles b ORDER BY id DESC", columns("b"));
+    let rows = connection.query(&sql, &[])?;
+    rows.iter().map(|row| bundle(row, 0)).collect()
+}
+
+fn text(connection: &mut Connection, bundle: BundleId) -> Result<Option<String>, StoreError> {
+    let row = connection.first("SELECT text FROM bundles WHERE id = $1", &[&bundle.0])?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
+fn assign(
+    connection: &mut Connection,
+    assignment: &Assignment,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let id = assignment.bundle;
+    let find = "SELECT version, digest FROM bundles WHERE id = $1";
+    let Some(row) = connection.first(find, &[&id.0])? else {
+        return Ok(false);
+    };
+    let (version, digest) = (unsigned(row.try_get(0)?), row.try_get::<_, String>(1)?);
+    let gate = &assignment.gate;
+    connection.execute(
+        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+         ON CONFLICT (class) DO UPDATE SET
+             previous = CASE rollouts.bundle WHEN excluded.bundle THEN rollouts.previous ELSE rollouts.bundle END,
+             bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
+             max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
+             started_ns = excluded.started_ns, actor = excluded.actor",
+        &[
+            &assignment.class,
+            &id.0,
+            &i64::from(assignment.percent),
+            &gate.failures.map(signed),
+            &gate.losses.map(signed),
+            &gate.alerts.map(signed),
+            &now_ns,
+            &assignment.actor,
+        ],
+    )?;
+    let object = limits::assignment(assignment, &limits::bundle_text(id.0, version, &digest));
+    record(
+        connection,
+        now_ns,
+        &assignment.actor,
+        ("assign bundle", &object),
+    )?;
+    Ok(true)
+}
+
+fn roll_back(
+    connection: &mut Connection,
+    class: &str,
+    actor: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let changed = connection.execute(
+        "UPDATE rollouts SET bundle = previous, previous = bundle, percent = 100, max_failures = NULL,
+             max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = $2, actor = $3
+         WHERE class = $1 AND previous IS NOT NULL",
+        &[&class, &now_ns, &actor],
+    )?;
+    if changed > 0 {
+        let object = format!("class {class}");
+        record(connection, now_ns, actor, ("roll back bundle", &object))?;
+    }
+    Ok(changed > 0)
+}
+
+fn halt(
+    connection: &mut Connection,
+    (class, bundle): (&str, BundleId),
+    reason: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let changed = connection.execute(
+        "UPDATE rollouts SET halted = $3 WHERE class = $1 AND bundle = $2 AND halted IS NULL",
+        &[&class, &bundle.0, &reason],
+    )?;
+    if changed > 0 {
+        let object = format!("class {class}: {reason}");
+        record(connection, now_ns, "collector", ("halt roll-out", &object))?;
+    }
+    Ok(changed > 0)
+}
+
+/// Returns what is read of a roll-out called `r`, its bundle `b` and the one before, `p`.
+fn rollout_columns() -> String {
+    format!(
+        "{}, {}, r.class, r.percent, r.max_failures, r.max_losses, r.max_alerts, r.halted, r.started_ns, r.actor",
+        columns("b"),
+        columns("p")
+    )
+}
+
+/// Where it is read from.
+const ROLLOUTS: &str =
+    "rollouts r JOIN bundles b ON b.id = r.bundle LEFT JOIN bundles p ON p.id = r.previous";
+
+fn rollout(row: &Row) -> Result<Rollout, StoreError> {
+    let has_previous = row.try_get::<_, Option<i64>>(6)?.is_some();
+    let percent: i64 = row.try_get(13)?;
+    let limit = |at| Ok::<_, StoreError>(row.try_get::<_, Option<i64>>(at)?.map(unsigned));
+    Ok(Rollout {
+        bundle: bundle(row, 0)?,
+        previous: has_previous.then(|| bundle(row, 6)).transpose()?,
+        class: row.try_get(12)?,
+        percent: u8::try_from(percent).map_err(|_error| StoreError::Row {
+            problem: format!("unknown part {percent}"),
+        })?,
+        gate: Gate {
+            failures: limit(14)?,
+            losses: limit(15)?,
+            alerts: limit(16)?,
+        },
+        halted: row.try_get(17)?,
+        started_ns: row.try_get(18)?,
+        actor: row.try_get(19)?,
+        health: Health::default(),
+    })
+}
+
+fn rollouts(connection: &mut Connection, now_ns: i64) -> Result<Vec<Rollout>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM {ROLLOUTS} ORDER BY r.class",
+        rollout_columns()
+    );
+    let rows = connection.query(&sql, &[])?;
+    let mut rollouts: Vec<Rollout> = rows.iter().map(rollout).collect::<Result<_, _>>()?;
+    for rollout in &mut rollouts {
+        rollout.health = health(connection, rollout, now_ns)?;
+    }
+    Ok(rollouts)
+}
+
+fn health(
+    connection: &mut Connection,
+    rollout: &Rollout,
+    now_ns: i64,
+) -> Result<Health, StoreError> {
+    let sql = "WITH reported AS (
+             SELECT s.agent, s.refused, s.since_ns, a.acknowledged - s.acknowledged AS records
+             FROM agent_bundles s JOIN agents a ON a.id = s.agent JOIN tokens t ON t.id = a.token
+             WHERE t.class = $1 AND s.digest = $2)
+         SELECT
+             (SELECT count(*) FROM agents a JOIN tokens t ON t.id = a.token
+              WHERE t.class = $1 AND a.hash IS NOT NULL AND t.revoked_ns IS NULL
+                  AND (t.expires_ns IS NULL OR t.expires_ns > $4)),
+             (SELECT count(*) FROM reported WHERE refused IS NULL),
+             (SELECT count(*) FROM reported WHERE refused IS NOT NULL AND since_ns >= $3),
+             (SELECT coalesce(sum(l.count), 0)::bigint FROM reported r JOIN losses l ON l.agent = r.agent
+              WHERE r.refused IS NULL AND l.time_ns >= r.since_ns),
+             (SELECT coalesce(sum(records), 0)::bigint FROM reported WHERE refused IS NULL),
+             (SELECT coalesce(sum($4::bigint - since_ns), 0)::bigint FROM reported WHERE refused IS NULL)";
+    let digest = &rollout.bundle.digest;
+    let row = connection.first(sql, &[&rollout.class, digest, &rollout.started_ns, &now_ns])?;
+    let row = row.ok_or_else(|| StoreError::Row {
+        problem: "a sum without a row".to_owned(),
+    })?;
+    Ok(Health {
+        agents: unsigned(row.try_get(0)?),
+        in_force: unsigned(row.try_get(1)?),
+        refused: unsigned(row.try_get(2)?),
+        losses: unsigned(row.try_get(3)?),
+        records: unsigned(row.try_get(4)?),
+        time_ns: row.try_get(5)?,
+    })
+}
+
+fn rollout_of(connection: &mut Connection, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+    let sql = format!(
+        "SELECT {} FROM {ROLLOUTS} JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = $1",
+        rollout_columns()
+    );
+    let row = connection.first(&sql, &[&agent.0])?;
+    row.as_ref().map(rollout).transpose()
+}
+
+/// Returns true if this is what the agent said last.
+fn is_noted(
+    connection: &mut Connection,
+    agent: AgentId,
+    report: &BundleReport,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT count(*) FROM agent_bundles
+         WHERE agent = $1 AND digest = $2 AND refused IS NOT DISTINCT FROM $3";
+    let refused = report.refused.as_deref().map(clean);
+    Ok(connection.number(sql, &[&agent.0, &clean(&report.digest), &refused])? > 0)
+}
+
+fn note(
+    connection: &mut Connection,
+    agent: AgentId,
+    report: &BundleReport,
+    now_ns: i64,
+) -> Result<(), StoreError> {
+    let refused = report.refused.as_deref().map(clean);
+    connection.execute(
+        "INSERT INTO agent_bundles (agent, digest, refused, since_ns, acknowledged)
+         SELECT id, $2, $3, $4, acknowledged FROM agents WHERE id = $1
+         ON CONFLICT (agent) DO UPDATE SET digest = excluded.digest, refused = excluded.refused,
+             since_ns = excluded.since_ns, acknowledged = excluded.acknowledged",
+        &[&agent.0, &clean(&report.digest), &refused, &now_ns],
+    )?;
+    let (action, object) = limits::bundle_report(report);
+    let actor = format!("agent {}", agent.0);
+    record(connection, now_ns, &actor, (action, &clean(&object)))
+}

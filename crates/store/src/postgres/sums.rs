@@ -1,0 +1,183 @@
+//! Sums of alerts, which pages about many alerts are made of: they never count alerts.
+
+use std::collections::BTreeMap;
+
+use postgres::types::ToSql;
+
+use super::connection::Connection;
+use crate::error::StoreError;
+use crate::intake::{DAY, HOUR_NS, Sum, Sums};
+
+/// The parts of a number's columns: one vector a column.
+type Column = Vec<i64>;
+
+/// Returns count, first and last time as columns.
+fn columns<K>(sums: &BTreeMap<K, Sum>) -> [Column; 3] {
+    let column = |of: fn(&Sum) -> i64| sums.values().map(of).collect();
+    [
+        column(|sum| sum.count),
+        column(|sum| sum.first_ns),
+        column(|sum| sum.last_ns),
+    ]
+}
+
+/// Returns a column of the keys.
+fn keys<K, V>(sums: &BTreeMap<K, V>, of: impl Fn(&K) -> i64) -> Column {
+    sums.keys().map(of).collect()
+}
+
+/// Adds the sums of a batch.
+pub(super) fn add(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+    let of = &sums.host_hours;
+    let [counts, firsts, lasts] = columns(of);
+    connection.execute(
+        "INSERT INTO host_hours (host, hour, group_id, count, first_ns, last_ns)
+         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+             $6::bigint[])
+         ON CONFLICT (host, hour, group_id) DO UPDATE SET count = host_hours.count + excluded.count,
+             first_ns = least(host_hours.first_ns, excluded.first_ns),
+             last_ns = greatest(host_hours.last_ns, excluded.last_ns)",
+        &[
+            &keys(of, |key| key.0),
+            &keys(of, |key| key.1),
+            &keys(of, |key| key.2),
+            &counts,
+            &firsts,
+            &lasts,
+        ],
+    )?;
+    let of = &sums.hours;
+    let counts: Column = of.values().copied().collect();
+    connection.execute(
+        "INSERT INTO hours (hour, severity, count)
+         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
+         ON CONFLICT (hour, severity) DO UPDATE SET count = hours.count + excluded.count",
+        &[
+            &keys(of, |key| key.0),
+            &keys(of, |key| i64::from(key.1.number())),
+            &counts,
+        ],
+    )?;
+    add_groups(connection, sums)?;
+    add_tops(connection, sums)
+}
+
+fn add_groups(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+    let of = &sums.group_hours();
+    let [counts, firsts, lasts] = columns(of);
+    connection.execute(
+        "INSERT INTO group_hours (hour, group_id, count, first_ns, last_ns)
+         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+         ON CONFLICT (hour, group_id) DO UPDATE SET count = group_hours.count + excluded.count,
+             first_ns = least(group_hours.first_ns, excluded.first_ns),
+             last_ns = greatest(group_hours.last_ns, excluded.last_ns)",
+        &[
+            &keys(of, |key| key.0),
+            &keys(of, |key| key.1),
+            &counts,
+            &firsts,
+            &lasts,
+        ],
+    )?;
+    let of = &sums.group_hosts();
+    let hours: Column = of
+        .values()
+        .map(|sum| sum.last_ns.div_euclid(HOUR_NS))
+        .collect();
+    connection.execute(
+        "INSERT INTO group_hosts (group_id, host, last_hour)
+         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
+         ON CONFLICT (group_id, host) DO UPDATE SET last_hour = excluded.last_hour
+             WHERE group_hosts.last_hour < excluded.last_hour",
+        &[&keys(of, |key| key.0), &keys(of, |key| key.1), &hours],
+    )?;
+    let of = &sums.groups();
+    let [counts, firsts, lasts] = columns(of);
+    connection.execute(
+        "UPDATE groups SET count = groups.count + n.count,
+             first_ns = CASE groups.count WHEN 0 THEN n.first_ns ELSE least(groups.first_ns, n.first_ns) END,
+             last_ns = CASE groups.count WHEN 0 THEN n.last_ns ELSE greatest(groups.last_ns, n.last_ns) END
+         FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS n (id, count, first_ns, last_ns)
+         WHERE groups.id = n.id",
+        &[&keys(of, |key| *key), &counts, &firsts, &lasts],
+    )?;
+    Ok(())
+}
+
+fn add_tops(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+    let of = &sums.hosts();
+    let [counts, ..] = columns(of);
+    connection.execute(
+        "UPDATE hosts SET count = hosts.count + n.count
+         FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, count) WHERE hosts.id = n.id",
+        &[&keys(of, |key| *key), &counts],
+    )?;
+    let of = &sums.rules();
+    let rules: Vec<&str> = of.keys().map(|key| key.2).collect();
+    let counts: Column = of.values().copied().collect();
+    let values: [&(dyn ToSql + Sync); 4] = [
+        &keys(of, |key| key.0),
+        &keys(of, |key| key.1),
+        &rules,
+        &counts,
+    ];
+    connection.execute(
+        "INSERT INTO rule_sums (span, start, digest, rule, count)
+         SELECT span, start, md5(rule), rule, count
+         FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS n (span, start, rule, count)
+         ON CONFLICT (span, start, digest) DO UPDATE SET count = rule_sums.count + excluded.count",
+        &values,
+    )?;
+    let of = &sums.host_spans();
+    let counts: Column = of.values().copied().collect();
+    connection.execute(
+        "INSERT INTO host_sums (span, start, host, count)
+         SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
+         ON CONFLICT (span, start, host) DO UPDATE SET count = host_sums.count + excluded.count",
+        &[
+            &keys(of, |key| key.0),
+            &keys(of, |key| key.1),
+            &keys(of, |key| key.2),
+            &counts,
+        ],
+    )?;
+    Ok(())
+}
+
+/// Deletes the sums of hours before this one, whose alerts have gone, and corrects those that go on.
+pub(super) fn drop_before(connection: &mut Connection, hour: i64) -> Result<(), StoreError> {
+    let (day, end_ns) = (hour.div_euclid(DAY), hour.saturating_mul(HOUR_NS));
+    for sql in [
+        "DELETE FROM host_hours WHERE hour < $1",
+        "DELETE FROM group_hours WHERE hour < $1",
+        "DELETE FROM hours WHERE hour < $1",
+        "DELETE FROM rule_sums WHERE span = 1 AND start < $1",
+        "DELETE FROM host_sums WHERE span = 1 AND start < $1",
+    ] {
+        connection.execute(sql, &[&hour])?;
+    }
+    for (table, names) in [("rule_sums", "digest, rule"), ("host_sums", "host")] {
+        // The day of the hour begins later now.
+        let sql = format!("DELETE FROM {table} WHERE span = {DAY} AND start <= $1");
+        connection.execute(&sql, &[&day])?;
+        let sql = format!(
+            "INSERT INTO {table} (span, start, {names}, count)
+             SELECT {DAY}, $1::bigint, {names}, sum(count) FROM {table}
+             WHERE span = 1 AND start BETWEEN $1::bigint * {DAY} AND $1::bigint * {DAY} + {DAY} - 1 GROUP BY {names}"
+        );
+        connection.execute(&sql, &[&day])?;
+    }
+    connection.execute("DELETE FROM group_hosts WHERE last_hour < $1", &[&hour])?;
+    connection.execute(
+        "UPDATE groups SET (count, first_ns, last_ns) =
+             (SELECT coalesce(sum(h.count), 0), coalesce(min(h.first_ns), 0), coalesce(max(h.last_ns), 0)
+              FROM group_hours h WHERE h.group_id = groups.id)
+         WHERE count > 0 AND first_ns < $1",
+        &[&end_ns],
+    )?;
+    connection.batch(&format!(
+        "UPDATE hosts SET count = coalesce(
+             (SELECT s.count FROM (SELECT host, sum(count) AS count FROM host_sums WHERE span = {DAY} GROUP BY 1) AS s
+              WHERE s.host = hosts.id), 0)"
+    ))
+}

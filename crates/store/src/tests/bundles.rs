@@ -1,0 +1,178 @@
+//! Bundles and roll-outs.
+
+use super::*;
+use crate::bundles::{Assignment, BundleId, BundleReport, Gate, NewBundle, Rollout};
+
+for_each_database! {
+    a_bundle_is_kept_once_and_assigned_with_the_one_before,
+    a_roll_out_counts_what_its_agents_report,
+    a_halted_roll_out_stays_so_until_it_is_changed,
+}
+
+fn bundle(store: &dyn Store, version: u64) -> BundleId {
+    let bundle = NewBundle {
+        version,
+        digest: format!("d{version}"),
+        key: "tgk_x".to_owned(),
+        text: format!("text {version}"),
+        actor: "ann".to_owned(),
+    };
+    store.add_bundle(bundle).expect("it is kept")
+}
+
+fn assign(store: &dyn Store, bundle: BundleId, percent: u8, gate: Gate) -> bool {
+    let assignment = Assignment {
+        class: "web".to_owned(),
+        bundle,
+        percent,
+        gate,
+        actor: "ann".to_owned(),
+    };
+    store.assign(assignment).expect("writable")
+}
+
+fn rollout(store: &dyn Store) -> Rollout {
+    let rollouts = store.rollouts().expect("readable");
+    assert_eq!(rollouts.len(), 1);
+    rollouts[0].clone()
+}
+
+fn report(refused: Option<&str>) -> BundleReport {
+    BundleReport {
+        digest: "d1".to_owned(),
+        refused: refused.map(str::to_owned),
+    }
+}
+
+fn versions(rollout: &Rollout) -> (u64, Option<u64>) {
+    let previous = rollout.previous.as_ref().map(|it| it.version);
+    (rollout.bundle.version, previous)
+}
+
+fn a_bundle_is_kept_once_and_assigned_with_the_one_before(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let (first, second) = (bundle(store, 1), bundle(store, 2));
+    assert_eq!(bundle(store, 1), first);
+    assert_eq!(store.bundles().expect("readable").len(), 2);
+    let text = store.bundle_text(second).expect("readable");
+    assert_eq!(text.as_deref(), Some("text 2"));
+    assert!(!assign(store, BundleId(99), 10, Gate::default()));
+    assert!(assign(store, first, 100, Gate::default()));
+    assert!(
+        !store.roll_back("web", "ann").expect("writable"),
+        "nothing was before"
+    );
+    assert!(assign(store, second, 10, Gate::default()));
+    assert_eq!(versions(&rollout(store)), (2, Some(1)));
+    // Of the same bundle, to more agents.
+    assert!(assign(store, second, 100, Gate::default()));
+    assert_eq!(versions(&rollout(store)), (2, Some(1)));
+    assert_eq!(rollout(store).percent, 100);
+    assert!(store.roll_back("web", "ben").expect("writable"));
+    assert_eq!(versions(&rollout(store)), (1, Some(2)));
+    assert!(!store.roll_back("db", "ben").expect("writable"));
+    let of_agent = store.rollout_of(fixture.agent).expect("readable");
+    assert_eq!(
+        versions(&of_agent.expect("its class has one")),
+        (1, Some(2))
+    );
+    let audit = store.audit(10).expect("readable");
+    let actions: Vec<_> = audit
+        .iter()
+        .map(|entry| (&*entry.actor, &*entry.action))
+        .collect();
+    assert_eq!(
+        actions[..3],
+        [
+            ("ben", "roll back bundle"),
+            ("ann", "assign bundle"),
+            ("ann", "assign bundle")
+        ]
+    );
+}
+
+fn a_roll_out_counts_what_its_agents_report(fixture: &Fixture) {
+    let store = &*fixture.store;
+    assign(store, bundle(store, 1), 100, Gate::default());
+    let health = || rollout(store).health;
+    assert_eq!((health().agents, health().in_force), (1, 0));
+    send(fixture, Some(1), vec![alert(1, "r", "m")]);
+    assert!(
+        store
+            .note_bundle(fixture.agent, report(None))
+            .expect("writable")
+    );
+    assert!(
+        !store
+            .note_bundle(fixture.agent, report(None))
+            .expect("writable"),
+        "it is known"
+    );
+    assert_eq!((health().in_force, health().records), (1, 0));
+    // What came before the bundle is not counted against it.
+    let loss = |time_ns| {
+        Record::Loss(Loss {
+            time_ns,
+            kind: LossKind::DroppedEvents,
+            count: 7,
+            detail: String::new(),
+        })
+    };
+    let batch = Batch {
+        sender: fixture.agent,
+        first: Some(2),
+        records: vec![loss(1), loss(now_ns() + HOUR)],
+        received_ns: 7,
+    };
+    append(store, batch).expect("it is stored");
+    assert_eq!((health().records, health().losses), (2, 7));
+    let gate = |losses, alerts| Gate {
+        losses,
+        alerts,
+        failures: None,
+    };
+    assert_eq!(health().problem(&gate(Some(7), Some(2))), None);
+    let problem = health().problem(&gate(Some(6), None)).expect("too many");
+    assert!(problem.contains("lost 7"), "{problem}");
+    let problem = health().problem(&gate(None, Some(1))).expect("too many");
+    assert!(problem.contains("2 alerts a minute"), "{problem}");
+    assert!(
+        store
+            .note_bundle(fixture.agent, report(Some("why")))
+            .expect("writable")
+    );
+    assert_eq!((health().in_force, health().refused), (0, 1));
+}
+
+fn a_halted_roll_out_stays_so_until_it_is_changed(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let (first, second) = (bundle(store, 1), bundle(store, 2));
+    let gate = Gate {
+        failures: Some(0),
+        ..Gate::default()
+    };
+    assign(store, first, 10, gate);
+    store
+        .note_bundle(fixture.agent, report(Some("why")))
+        .expect("writable");
+    let problem = rollout(store)
+        .health
+        .problem(&gate)
+        .expect("an agent refused it");
+    assert!(
+        !store.halt("web", second, &problem).expect("writable"),
+        "another one"
+    );
+    assert!(store.halt("web", first, &problem).expect("writable"));
+    assert!(!store.halt("web", first, "again").expect("writable"));
+    assert_eq!(
+        rollout(store).halted.as_deref(),
+        Some("agents that refused the bundle: 1")
+    );
+    // Whoever goes on knows of the refusals until then.
+    assign(store, first, 20, gate);
+    assert_eq!(
+        (rollout(store).halted, rollout(store).health.refused),
+        (None, 0)
+    );
+}
