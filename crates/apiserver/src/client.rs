@@ -205,7 +205,11 @@ impl Client {
     }
 
     /// Lists all objects page by page, and returns the resource version of the list.
-    pub(crate) fn list(
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be had. Objects of the pages before were given already.
+    pub fn list(
         &self,
         resource: &Resource,
         mut each: impl FnMut(Value),

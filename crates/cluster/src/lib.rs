@@ -34,6 +34,7 @@ mod status;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kinds::{ObjectKey, PolicyObject, Scope};
 
@@ -41,11 +42,15 @@ pub use kinds::annotations::INSTALLATION;
 
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
+pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
 pub use status::keep_times;
 
 use egress::Network;
 use node::{Nodes, StoredProfile, Touched};
+
+/// Age at which the report of a node is worth nothing.
+pub const SILENCE: Duration = Duration::from_secs(120);
 
 /// A policy: scope, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,6 +208,24 @@ impl Cluster {
         orphans
             .map(|(key, profile)| (key.clone(), profile.uid.clone()))
             .collect()
+    }
+
+    /// Names of the nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.names()
+    }
+
+    /// What is known on each node of the profile of a policy; `None` if there is no such profile of this installation.
+    ///
+    /// It is about the policy only if the operator has seen the policy as it is: compare `observedGeneration`.
+    pub fn nodes_of(
+        &self,
+        id: &PolicyId,
+    ) -> Option<impl Iterator<Item = (&str, NodeState<'_>)> + use<'_>> {
+        let key = self.profile_key(id).ok()?;
+        let (key, profile) = self.stored.get_key_value(&key)?;
+        let is_ours = profile.installation == self.installation;
+        is_ours.then(|| self.nodes.states(key, profile))
     }
 
     /// The policies.

@@ -102,7 +102,7 @@ pub(crate) enum Touched {
 
 /// What is known about a profile on a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NodeState<'n> {
+pub enum NodeState<'n> {
     /// No container uses the profile, and the node would enforce it.
     Idle,
     /// The node enforces the profile.
@@ -175,6 +175,10 @@ impl Nodes {
         // Times of the same node in RFC 3339 are in the order of their texts.
         let silent = self.silences.get(name);
         silent.is_none_or(|since| report.renew_time > *since)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.boots.keys().map(String::as_str)
     }
 
     /// What is known about a profile on each node.

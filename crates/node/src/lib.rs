@@ -13,6 +13,7 @@
 //! on disk, and never waits for the API server while the runtime waits for it.
 
 mod agent;
+pub mod explain;
 mod filter;
 mod index;
 mod merge;

@@ -48,7 +48,7 @@ impl Settings {
             identity: identity.to_owned(),
             lease: Duration::from_secs(15),
             pause: Duration::from_secs(1),
-            silence: Duration::from_secs(120),
+            silence: cluster::SILENCE,
         }
     }
 }
