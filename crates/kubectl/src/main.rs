@@ -3,6 +3,7 @@
 //! It reads objects of the cluster with the rights of its user, and changes none.
 
 mod alerts;
+mod convert;
 mod coverage;
 mod explain;
 mod output;
@@ -50,6 +51,14 @@ enum Verb {
         #[arg(long, value_name = "HANDLER", default_value = "tollgate")]
         runtime_handler: Vec<String>,
     },
+    /// Convert policies of KubeArmor and the Security Profiles Operator, as `tollgate policy convert` does
+    Convert {
+        /// File to convert
+        file: PathBuf,
+        /// Leave RULE out, which cannot be carried over; repeatable
+        #[arg(long = "accept-partial", value_name = "RULE")]
+        accepted: Vec<String>,
+    },
     /// Show refused containers, changes of policies, and what nodes do not enforce
     Alerts,
 }
@@ -91,6 +100,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Verb::Convert { file, accepted } = &arguments.verb {
+        return convert::print(file, accepted);
+    }
     let session = Session::open(&arguments.options)?;
     let shown = match &arguments.verb {
         Verb::Status { names } => status::show(&session, names)?,
@@ -99,7 +111,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             pod,
             runtime_handler,
         } => explain::show(&session, pod, runtime_handler)?,
-        Verb::Alerts => alerts::show(&session)?,
+        Verb::Alerts | Verb::Convert { .. } => alerts::show(&session)?,
     };
     output::print(&shown, arguments.options.output)
 }

@@ -43,6 +43,20 @@ pub(crate) enum Failure {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file cannot be converted.
+    #[error("cannot convert {name}: {problem}")]
+    File {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Rules cannot be carried over.
+    #[error("cannot convert {name} as a whole")]
+    Refused {
+        /// The file.
+        name: String,
+    },
     /// The output cannot be written.
     #[error("cannot write the output")]
     Output(#[source] io::Error),
@@ -77,7 +91,8 @@ impl Failure {
     /// Exit code, as of all programs of tollgate: 2 bad input, 3 missing privilege, 4 anything else.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::NoKubeconfig | Self::Access(_) | Self::Missing { .. } => 2,
+            Self::NoKubeconfig | Self::Access(_) | Self::Missing { .. } | Self::File { .. } => 2,
+            Self::Refused { .. } => 3,
             Self::Api { source, .. } if is_refusal(source) => 3,
             Self::Api { .. } | Self::Object { .. } | Self::Output(_) => 4,
         }

@@ -395,6 +395,33 @@ fn what_cannot_be_read_is_an_error_and_not_an_empty_table(cluster: &Cluster) {
 }
 
 #[test]
+fn policies_are_converted_without_a_cluster() {
+    let folder = tempfile::tempdir().expect("there are temporary folders");
+    let file = folder.path().join("ksp.yaml");
+    let policy = "apiVersion: security.kubearmor.com/v1\nkind: KubeArmorPolicy\nmetadata: {name: web}\nspec:\n  \
+                  selector: {matchLabels: {app: web}}\n  process: {matchPaths: [{path: /bin/sh}, {path: /bin/a, \
+                  ownerOnly: true}]}\n";
+    fs::write(&file, policy).expect("the folder is ours");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-tollgate"));
+        command.env_remove("KUBECONFIG").env_remove("HOME");
+        command.arg("convert").arg(&file).args(arguments);
+        command.output().expect("the program was built")
+    };
+    let refused = run(&[]);
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(refused.stdout.is_empty());
+    let problem = text(&refused.stderr);
+    assert!(
+        problem.contains("--accept-partial 'spec.process.matchPaths[1]'"),
+        "{problem}"
+    );
+    let done = run(&["--accept-partial", "spec.process.matchPaths[1]"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("kind: VarmorPolicy\n"));
+}
+
+#[test]
 fn the_plug_in_shows_what_is_enforced_and_what_is_not_known() {
     let programs = match Programs::find() {
         Ok(programs) => programs,
