@@ -18,6 +18,7 @@ mod filter;
 mod index;
 mod merge;
 mod profiles;
+mod queue;
 mod report;
 mod run;
 mod state;

@@ -132,7 +132,8 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
         (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
         (Resource::new("", "v1", "pods"), key("demo", "x")),
         (Resource::new("", "v1", "nodes"), key("", "n1")),
-        (of("VarmorPolicy"), key("demo", "web")),
+        // An empty name makes it a list.
+        (of("VarmorPolicy"), key("demo", "")),
         (of("NodeReport"), key("", "n1")),
     ] {
         assert_eq!(
@@ -142,10 +143,9 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
             resource.plural
         );
     }
-    assert_eq!(
-        code(agent.get(&of("ArmorProfile"), &key("demo", "x"))),
-        Some(404)
-    );
+    for kind in ["ArmorProfile", "VarmorPolicy"] {
+        assert_eq!(code(agent.get(&of(kind), &key("demo", "x"))), Some(404));
+    }
 }
 
 fn the_operator_changes_no_policy_and_reads_no_secret(server: &RealApiserver) {
