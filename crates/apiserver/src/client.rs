@@ -204,6 +204,32 @@ impl Client {
         self.json(request, &resource.object_path(key), Some(&options))
     }
 
+    /// Sends any request, for tests of what an account may do. A `PATCH` is a server-side apply.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses it, or answers with anything but JSON.
+    #[cfg(feature = "testing")]
+    pub fn attempt(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let content = match method {
+            "PATCH" => "application/apply-patch+yaml",
+            _ => "application/json",
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .header("content-type", content);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.json(request, path, body)
+    }
+
     /// Lists all objects page by page, and returns the resource version of the list.
     ///
     /// # Errors
