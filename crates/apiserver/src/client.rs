@@ -204,6 +204,31 @@ impl Client {
         self.json(request, &resource.object_path(key), Some(&options))
     }
 
+    /// Replaces the finalizers of an object, if it still has this unique id. An object that is being deleted goes with
+    /// its last finalizer.
+    ///
+    /// # Errors
+    ///
+    /// With the code 404 if there is none, and 409 if it is another one.
+    pub fn set_finalizers(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        uid: &str,
+        finalizers: &[String],
+    ) -> Result<Value, ApiError> {
+        let patch = serde_json::json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
+        let request = Request::builder()
+            .method("PATCH")
+            .header("content-type", "application/merge-patch+json");
+        let path = format!(
+            "{}?fieldManager={}",
+            resource.object_path(key),
+            self.manager
+        );
+        self.json(request, &path, Some(&patch))
+    }
+
     /// Sends any request, for tests of what an account may do. A `PATCH` is a server-side apply.
     ///
     /// # Errors

@@ -9,6 +9,9 @@ pub const HASH: &str = "tollgate.dev/hash";
 /// Annotation of an ArmorProfile with the namespace of the installation that wrote it.
 pub const INSTALLATION: &str = "tollgate.dev/installation";
 
+/// Finalizer of an ArmorProfile: it stays, and is enforced, until all nodes have seen that it is being deleted.
+pub const FINALIZER: &str = "tollgate.dev/nodes";
+
 /// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
 pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 
