@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 7] = [
+const OF_TESTS: [(&str, &[&str]); 8] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],
@@ -33,6 +33,7 @@ const OF_TESTS: [(&str, &[&str]); 7] = [
     ("2026-11-27-guard-build", &["README.md", "samples.json"]),
     ("2026-11-27-ebpf-parts", &["README.md", "samples.json"]),
     ("2026-11-27-watch-start", &["README.md", "samples.json"]),
+    ("2026-11-27-kubernetes-node", &["README.md", "samples.json"]),
 ];
 
 /// Reports runs that lack a file and runs that no document links to.

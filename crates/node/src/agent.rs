@@ -452,6 +452,11 @@ impl Plugin for Agent {
         let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         let mut state = self.state();
         state.counters.slowest = state.counters.slowest.max(took);
+        match event {
+            Event::CreateContainer(_) => state.counters.creating.add(took),
+            Event::StartContainer(_) => state.counters.starting.add(took),
+            _ => {}
+        }
         answer
     }
 

@@ -9,7 +9,7 @@ use kinds::crd::Definition;
 use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
 use serde_json::{Value, json};
 
-use crate::state::State;
+use crate::state::{Durations, LIMITS, State};
 
 /// File with the id of the boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -174,5 +174,59 @@ pub(crate) fn metrics(state: &State) -> String {
             "# HELP tollgate_node_{name} {help}\n# TYPE tollgate_node_{name} {kind}\ntollgate_node_{name} {value}\n"
         );
     }
+    let counters = &sample.state.counters;
+    let answers = [("create", counters.creating), ("start", counters.starting)];
+    text.push_str(&histogram(answers));
     text
+}
+
+/// How long answers took, as a histogram in Prometheus' format.
+fn histogram(answers: [(&str, Durations); 2]) -> String {
+    let name = "tollgate_node_answer_microseconds";
+    let mut text = format!("# HELP {name} How long answers took.\n# TYPE {name} histogram\n");
+    for (event, durations) in answers {
+        let mut count = 0;
+        let limits = LIMITS.iter().map(ToString::to_string);
+        let limits = limits.chain(["+Inf".to_owned()]);
+        for (limit, more) in limits.zip(durations.counts) {
+            count += more;
+            // Writing to a text cannot fail.
+            let _ = writeln!(
+                text,
+                "{name}_bucket{{event=\"{event}\",le=\"{limit}\"}} {count}"
+            );
+        }
+        let sum = durations.sum;
+        let _ = writeln!(text, "{name}_sum{{event=\"{event}\"}} {sum}");
+        let _ = writeln!(text, "{name}_count{{event=\"{event}\"}} {count}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_all_that_took_no_longer_than_each_limit() {
+        let mut starting = Durations::default();
+        for microseconds in [50, 51, 200_000, 200_001] {
+            starting.add(microseconds);
+        }
+        let text = histogram([("create", Durations::default()), ("start", starting)]);
+        for line in [
+            "bucket{event=\"start\",le=\"50\"} 1",
+            "bucket{event=\"start\",le=\"100\"} 2",
+            "bucket{event=\"start\",le=\"200000\"} 3",
+            "bucket{event=\"start\",le=\"+Inf\"} 4",
+            "count{event=\"start\"} 4",
+            "sum{event=\"start\"} 400102",
+            "count{event=\"create\"} 0",
+        ] {
+            assert!(
+                text.contains(&format!("tollgate_node_answer_microseconds_{line}\n")),
+                "{text}"
+            );
+        }
+    }
 }

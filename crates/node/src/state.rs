@@ -80,6 +80,32 @@ pub(crate) struct Counters {
     pub(crate) turned_away: u64,
     /// Longest time in microseconds that an answer took.
     pub(crate) slowest: u64,
+    /// How long answers took before a container is created.
+    pub(crate) creating: Durations,
+    /// How long answers took before its program starts.
+    pub(crate) starting: Durations,
+}
+
+/// Upper limits of [`Durations`] in microseconds. The last bucket has what took longer.
+pub(crate) const LIMITS: [u64; 14] = [
+    50, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000, 150_000, 200_000,
+];
+
+/// Durations, counted by size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durations {
+    /// One for each limit, and one for what took longer.
+    pub(crate) counts: [u64; LIMITS.len() + 1],
+    /// Microseconds.
+    pub(crate) sum: u64,
+}
+
+impl Durations {
+    pub(crate) fn add(&mut self, microseconds: u64) {
+        let bucket = LIMITS.iter().position(|limit| microseconds <= *limit);
+        self.counts[bucket.unwrap_or(LIMITS.len())] += 1;
+        self.sum = self.sum.saturating_add(microseconds);
+    }
 }
 
 impl State {
