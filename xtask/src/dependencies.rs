@@ -21,7 +21,7 @@ const KERNEL_CRATES: [&str; 6] = ["caps", "libc", "linux-raw-sys", "nix", "procf
 /// The parser of command lines, and the crates that may use it: those with a program of their own, and
 /// `runtime_embedded`, which takes runc's command line by liboci-cli.
 const COMMAND_LINE_PARSER: &str = "clap";
-const HAS_COMMAND_LINE: [&str; 3] = ["cli", "operator", "runtime_embedded"];
+const HAS_COMMAND_LINE: [&str; 4] = ["cli", "kubectl", "operator", "runtime_embedded"];
 
 /// One row of the table.
 #[derive(Debug, PartialEq, Eq)]

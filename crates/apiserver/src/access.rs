@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs, io};
 
+use crate::kubeconfig::Context;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 /// Folder with the token and the authority of a pod's service account.
@@ -153,7 +154,16 @@ impl Access {
     /// If the file cannot be read, or says something that is not supported: programs that make credentials, passwords,
     /// impersonation, proxies, and servers that are not verified.
     pub fn kubeconfig(path: &Path) -> Result<Self, AccessError> {
-        crate::kubeconfig::read(path)
+        Self::context(&[path.to_owned()], None).map(|context| context.access)
+    }
+
+    /// A context of kubeconfig files, by default the current one.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Access::kubeconfig`], and if no file has the context.
+    pub fn context(paths: &[PathBuf], name: Option<&str>) -> Result<Context, AccessError> {
+        crate::kubeconfig::read(paths, name)
     }
 
     /// Refuses an address to which credentials cannot be sent.

@@ -204,8 +204,63 @@ impl Client {
         self.json(request, &resource.object_path(key), Some(&options))
     }
 
+    /// Replaces the finalizers of an object, if it still has this unique id. An object that is being deleted goes with
+    /// its last finalizer.
+    ///
+    /// # Errors
+    ///
+    /// With the code 404 if there is none, and 409 if it is another one.
+    pub fn set_finalizers(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        uid: &str,
+        finalizers: &[String],
+    ) -> Result<Value, ApiError> {
+        let patch = serde_json::json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
+        let request = Request::builder()
+            .method("PATCH")
+            .header("content-type", "application/merge-patch+json");
+        let path = format!(
+            "{}?fieldManager={}",
+            resource.object_path(key),
+            self.manager
+        );
+        self.json(request, &path, Some(&patch))
+    }
+
+    /// Sends any request, for tests of what an account may do. A `PATCH` is a server-side apply.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses it, or answers with anything but JSON.
+    #[cfg(feature = "testing")]
+    pub fn attempt(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError> {
+        let content = match method {
+            "PATCH" => "application/apply-patch+yaml",
+            _ => "application/json",
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .header("content-type", content);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.json(request, path, body)
+    }
+
     /// Lists all objects page by page, and returns the resource version of the list.
-    pub(crate) fn list(
+    ///
+    /// # Errors
+    ///
+    /// If a page cannot be had. Objects of the pages before were given already.
+    pub fn list(
         &self,
         resource: &Resource,
         mut each: impl FnMut(Value),

@@ -146,7 +146,31 @@ fn write(shared: &Shared, path: &str, mut object: Value) -> Value {
     object
 }
 
+/// Writes an object, which ends with its last finalizer if it was deleted.
+fn write_or_end(shared: &Shared, path: &str, object: Value) -> Value {
+    let ends = !has_finalizers(&object) && !object["metadata"]["deletionTimestamp"].is_null();
+    let written = write(shared, path, object);
+    if ends {
+        delete(shared, path);
+    }
+    written
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.is_some_and(|all| !all.is_empty())
+}
+
+/// Deletes an object, or notes that it is to be deleted when it has no finalizers any more.
 fn delete(shared: &Shared, path: &str) -> Option<Value> {
+    let old = shared.state().objects.get(path).cloned()?;
+    if has_finalizers(&old) {
+        let mut object = old;
+        if object["metadata"]["deletionTimestamp"].is_null() {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        return Some(write(shared, path, object));
+    }
     let mut state = shared.state();
     let mut object = state.objects.remove(path)?;
     state.version += 1;
@@ -276,7 +300,7 @@ fn respond(request: &Request, shared: &Shared) -> (u16, Value) {
                 (old, true) => {
                     let mut object = old.unwrap_or_default();
                     merge(&mut object, &request.body);
-                    (200, write(shared, target, object))
+                    (200, write_or_end(shared, target, object))
                 }
             }
         }

@@ -23,60 +23,130 @@ const USER: [&str; 8] = [
 /// Keys of a cluster that are not supported.
 const CLUSTER: [&str; 3] = ["insecure-skip-tls-verify", "proxy-url", "tls-server-name"];
 
-/// Reads the access of the current context.
-pub(crate) fn read(path: &Path) -> Result<Access, AccessError> {
-    let text = crate::access::read(&path.to_owned())?;
-    let file = File {
-        path,
-        folder: path.parent().unwrap_or(Path::new(".")),
-    };
-    let text =
-        String::from_utf8(text).map_err(|error| file.wrong(format!("it is not UTF-8: {error}")))?;
-    let name: Arc<str> = path.display().to_string().into();
-    let (documents, problem) = yaml::read(&name, &text);
-    if let Some(problem) = problem {
-        let (line, message) = (problem.location.line, problem.message);
-        return Err(file.wrong(format!("line {line}: {message}")));
+/// What a context says: how to reach the cluster, and the namespace of commands that name none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Address and credentials.
+    pub access: Access,
+    /// The namespace; `None` if the context has none.
+    pub namespace: Option<String>,
+}
+
+/// Reads a context, by default the current one. Of several files the first one that says something counts, as for
+/// `kubectl`; files that do not exist are skipped if there are others.
+pub(crate) fn read(paths: &[PathBuf], context: Option<&str>) -> Result<Context, AccessError> {
+    let mut read = Vec::new();
+    for path in paths {
+        match root(path) {
+            Err(AccessError::Read { source, .. })
+                if paths.len() > 1 && source.kind() == std::io::ErrorKind::NotFound => {}
+            found => read.push((path.as_path(), found?)),
+        }
     }
-    let [root] = &documents[..] else {
-        return Err(file.wrong(format!(
-            "it has {} documents, and has to have one",
-            documents.len()
-        )));
+    let files: Vec<File<'_>> = read
+        .iter()
+        .map(|(path, root)| File {
+            path,
+            folder: path.parent().unwrap_or(Path::new(".")),
+            root,
+        })
+        .collect();
+    let Some(first) = files.first() else {
+        return Err(AccessError::Kubeconfig {
+            path: paths.first().cloned().unwrap_or_default(),
+            problem: "neither it nor another file of the list exists".to_owned(),
+        });
     };
-    let current = file.text(root, "current-context")?;
-    let context = file.named(root, "contexts", "context", &current)?;
-    let cluster = file.named(root, "clusters", "cluster", &file.text(context, "cluster")?)?;
-    let user = file.named(root, "users", "user", &file.text(context, "user")?)?;
-    file.refuse(cluster, &CLUSTER)?;
-    file.refuse(user, &USER)?;
+    let current = match context {
+        Some(name) => name.to_owned(),
+        None => {
+            let says = |file: &&File<'_>| file.text(file.root, "current-context").is_ok();
+            let file = files.iter().find(says).unwrap_or(first);
+            file.text(file.root, "current-context")?
+        }
+    };
+    let (of_context, context) = named(&files, "contexts", "context", &current)?;
+    let name = of_context.text(context, "cluster")?;
+    let (of_cluster, cluster) = named(&files, "clusters", "cluster", &name)?;
+    let name = of_context.text(context, "user")?;
+    let (of_user, user) = named(&files, "users", "user", &name)?;
+    Ok(Context {
+        access: access((of_cluster, cluster), (of_user, user))?,
+        namespace: of_context.text(context, "namespace").ok(),
+    })
+}
+
+fn access(
+    (of_cluster, cluster): (&File<'_>, &Node),
+    (of_user, user): (&File<'_>, &Node),
+) -> Result<Access, AccessError> {
+    of_cluster.refuse(cluster, &CLUSTER)?;
+    of_user.refuse(user, &USER)?;
     let token = match get(user, "token").and_then(Node::scalar) {
         Some(token) => Some(Credential::Inline {
             content: token.text().as_bytes().to_vec(),
-            within: path.to_owned(),
+            within: of_user.path.to_owned(),
         }),
-        None => file.file(user, "tokenFile"),
+        None => of_user.file(user, "tokenFile"),
     };
-    let certificate = file.credential(user, "client-certificate")?;
-    let key = file.credential(user, "client-key")?;
+    let certificate = of_user.credential(user, "client-certificate")?;
+    let key = of_user.credential(user, "client-key")?;
     if certificate.is_some() != key.is_some() {
-        return Err(file.wrong("a client certificate needs its key, and a key its certificate"));
+        return Err(of_user.wrong("a client certificate needs its key, and a key its certificate"));
     }
     Ok(Access {
-        server: file.text(cluster, "server")?,
-        authority: file.credential(cluster, "certificate-authority")?,
+        server: of_cluster.text(cluster, "server")?,
+        authority: of_cluster.credential(cluster, "certificate-authority")?,
         token,
         client: certificate.zip(key),
     })
+}
+
+/// The one document of a file.
+fn root(path: &Path) -> Result<Node, AccessError> {
+    let wrong = |problem| AccessError::Kubeconfig {
+        path: path.to_owned(),
+        problem,
+    };
+    let text = crate::access::read(&path.to_owned())?;
+    let text =
+        String::from_utf8(text).map_err(|error| wrong(format!("it is not UTF-8: {error}")))?;
+    let name: Arc<str> = path.display().to_string().into();
+    let (mut documents, problem) = yaml::read(&name, &text);
+    if let Some(problem) = problem {
+        let (line, message) = (problem.location.line, problem.message);
+        return Err(wrong(format!("line {line}: {message}")));
+    }
+    match (documents.pop(), documents.len()) {
+        (Some(root), 0) => Ok(root),
+        (None, _) => Err(wrong("it is empty".to_owned())),
+        (_, more) => Err(wrong(format!(
+            "it has {} documents, and has to have one",
+            more + 1
+        ))),
+    }
+}
+
+/// The part `key` of the item of a list that has a name, and the file that it is in.
+fn named<'f, 'n>(
+    files: &'f [File<'n>],
+    list: &str,
+    key: &str,
+    name: &str,
+) -> Result<(&'f File<'n>, &'n Node), AccessError> {
+    let mut found = files.iter().map(|file| (file, file.named(list, key, name)));
+    let first = found.find_map(|(file, node)| Some((file, node?)));
+    first.ok_or_else(|| files[0].wrong(format!("`{list}` has no `{key}` with the name `{name}`")))
 }
 
 struct File<'a> {
     path: &'a Path,
     /// Relative paths are meant from here.
     folder: &'a Path,
+    root: &'a Node,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
     fn wrong(&self, problem: impl Into<String>) -> AccessError {
         AccessError::Kubeconfig {
             path: self.path.to_owned(),
@@ -94,14 +164,8 @@ impl File<'_> {
     }
 
     /// The part `key` of the item of a list that has a name.
-    fn named<'n>(
-        &self,
-        root: &'n Node,
-        list: &str,
-        key: &str,
-        name: &str,
-    ) -> Result<&'n Node, AccessError> {
-        let items = match get(root, list).map(|list| &list.kind) {
+    fn named(&self, list: &str, key: &str, name: &str) -> Option<&'a Node> {
+        let items = match get(self.root, list).map(|list| &list.kind) {
             Some(Kind::Sequence(items)) => items.as_slice(),
             _ => &[],
         };
@@ -109,8 +173,7 @@ impl File<'_> {
             let own = get(item, "name").and_then(Node::scalar);
             own.is_some_and(|own| own.text() == name)
         };
-        let found = items.iter().find(is_named).and_then(|item| get(item, key));
-        found.ok_or_else(|| self.wrong(format!("`{list}` has no `{key}` with the name `{name}`")))
+        items.iter().find(is_named).and_then(|item| get(item, key))
     }
 
     fn refuse(&self, node: &Node, keys: &[&str]) -> Result<(), AccessError> {
@@ -171,11 +234,13 @@ mod tests {
              {{server: 'https://192.0.2.1:6443', {cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
         );
         std::fs::write(&path, text).expect("the folder is ours");
-        read(&path).map_err(|error| {
-            error
-                .to_string()
-                .replace(&folder.path().display().to_string(), "")
-        })
+        read(&[path], None)
+            .map(|context| context.access)
+            .map_err(|error| {
+                error
+                    .to_string()
+                    .replace(&folder.path().display().to_string(), "")
+            })
     }
 
     #[test]
@@ -231,5 +296,42 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn of_several_files_the_first_that_says_something_counts() {
+        let folder = tempfile::tempdir().expect("there are temporary folders");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name).join("config");
+            std::fs::create_dir(folder.path().join(name)).expect("the folder is ours");
+            std::fs::write(&path, text).expect("the folder is ours");
+            path
+        };
+        let one = write(
+            "a",
+            "current-context: two\nusers: [{name: u, user: {tokenFile: t}}]\n",
+        );
+        let other = write(
+            "b",
+            "current-context: one\ncontexts:\n- {name: two, context: {cluster: c, user: u, namespace: n}}\n- {name: one, \
+             context: {cluster: c, user: v}}\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1', \
+             certificate-authority: ca}}]\nusers: [{name: u, user: {token: x}}, {name: v, user: {token: y}}]\n",
+        );
+        let missing = folder.path().join("none");
+        let files = [one.clone(), missing.clone(), other.clone()];
+        let found = read(&files, None).unwrap();
+        assert_eq!(found.namespace.as_deref(), Some("n"));
+        // Paths are meant from the file that they are in.
+        let token = Some(Credential::File(folder.path().join("a/t")));
+        assert_eq!(found.access.token, token);
+        let authority = Some(Credential::File(folder.path().join("b/ca")));
+        assert_eq!(found.access.authority, authority);
+        let chosen = read(&files, Some("one")).unwrap();
+        assert_eq!(chosen.access.token.unwrap().read().unwrap(), b"y");
+        assert_eq!(chosen.namespace, None);
+        let error = read(&files, Some("three")).unwrap_err().to_string();
+        assert!(error.contains("the name `three`"), "{error}");
+        let error = read(&[missing.clone(), missing], None).unwrap_err();
+        assert!(error.to_string().contains("exists"), "{error}");
     }
 }

@@ -32,5 +32,6 @@ mod watch;
 
 pub use access::{Access, AccessError, Credential};
 pub use client::{ApiError, Client};
+pub use kubeconfig::Context;
 pub use resource::Resource;
 pub use watch::{Change, watch};

@@ -125,6 +125,8 @@ impl RealApiserver {
             "--cert-dir=certs",
             "--token-auth-file=tokens.csv",
             "--authorization-mode=RBAC",
+            // As installers of clusters set it.
+            "--allow-privileged=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=sa.pub",
             "--service-account-signing-key-file=sa.key",

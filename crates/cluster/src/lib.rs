@@ -34,18 +34,23 @@ mod status;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kinds::{ObjectKey, PolicyObject, Scope};
 
-pub use kinds::annotations::INSTALLATION;
+pub use kinds::annotations::{FINALIZER, INSTALLATION};
 
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
+pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
 pub use status::keep_times;
 
 use egress::Network;
 use node::{Nodes, StoredProfile, Touched};
+
+/// Age at which the report of a node is worth nothing.
+pub const SILENCE: Duration = Duration::from_secs(120);
 
 /// A policy: scope, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +59,23 @@ pub struct PolicyId {
     pub scope: Scope,
     /// Namespace and name.
     pub key: ObjectKey,
+}
+
+/// An ArmorProfile that may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Unique id.
+    pub uid: String,
+    /// The finalizers that it keeps: those of others.
+    pub finalizers: Vec<String>,
+    /// All nodes have seen the deletion.
+    pub is_seen: bool,
+}
+
+fn has_finalizer(profile: &StoredProfile) -> bool {
+    profile.finalizers.iter().any(|one| one == FINALIZER)
 }
 
 /// The state of a cluster.
@@ -179,30 +201,76 @@ impl Cluster {
             stored.installation == self.installation
                 && stored.spec == profile.spec
                 && stored.notes == profile.notes
+                // An object that is being deleted can have no further finalizer.
+                && (stored.deleting.is_some() || has_finalizer(stored))
         })
     }
 
-    /// ArmorProfiles of this installation whose policies are gone, each with its unique id. Before all policies and
-    /// profiles are known there are none.
+    /// ArmorProfiles of this installation whose policies are gone, each with its unique id, but those that are being
+    /// deleted. Before all policies and profiles are known there are none.
     #[must_use]
     pub fn orphans(&self) -> Vec<(ObjectKey, String)> {
-        let needed = [ObjectKind::Policies, ObjectKind::Profiles];
-        if !needed.iter().all(|kind| self.synced.contains(kind)) {
-            return Vec::new();
-        }
-        let is_owned = |key: &ObjectKey| {
-            let ids = self.by_profile.get(&key.name).into_iter().flatten();
-            ids.into_iter()
-                .any(|id| self.profile_key(id).as_ref() == Ok(key))
-        };
-        let ours = |profile: &StoredProfile| profile.installation == self.installation;
         let orphans = self
-            .stored
-            .iter()
-            .filter(|(key, profile)| ours(profile) && !is_owned(key));
+            .without_policy()
+            .filter(|(_, profile)| profile.deleting.is_none());
         orphans
             .map(|(key, profile)| (key.clone(), profile.uid.clone()))
             .collect()
+    }
+
+    /// ArmorProfiles of this installation that are being deleted and may go: their policies are gone, and all nodes have
+    /// seen the deletion, or the time of the deletion is overdue. A node that is late or dead is not waited for longer.
+    #[must_use]
+    pub fn released(&self, is_overdue: impl Fn(&str) -> bool) -> Vec<Release> {
+        let nodes = [ObjectKind::Nodes, ObjectKind::Reports];
+        let are_known = nodes.iter().all(|kind| self.synced.contains(kind));
+        let released = self.without_policy().filter_map(|(key, profile)| {
+            let deleting = profile
+                .deleting
+                .as_ref()
+                .filter(|_| has_finalizer(profile))?;
+            let is_seen = are_known && self.nodes.have_seen(deleting.version);
+            let others = profile.finalizers.iter().filter(|one| *one != FINALIZER);
+            (is_seen || is_overdue(&deleting.since)).then(|| Release {
+                key: key.clone(),
+                uid: profile.uid.clone(),
+                finalizers: others.cloned().collect(),
+                is_seen,
+            })
+        });
+        released.collect()
+    }
+
+    /// Profiles of this installation without a policy; none before all policies and profiles are known.
+    fn without_policy(&self) -> impl Iterator<Item = (&ObjectKey, &StoredProfile)> {
+        let needed = [ObjectKind::Policies, ObjectKind::Profiles];
+        let are_known = needed.iter().all(|kind| self.synced.contains(kind));
+        let is_owned = |key: &ObjectKey| {
+            let mut ids = self.by_profile.get(&key.name).into_iter().flatten();
+            ids.any(|id| self.profile_key(id).as_ref() == Ok(key))
+        };
+        let ours = |profile: &StoredProfile| profile.installation == self.installation;
+        self.stored
+            .iter()
+            .filter(move |(key, profile)| are_known && ours(profile) && !is_owned(key))
+    }
+
+    /// Names of the nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.names()
+    }
+
+    /// What is known on each node of the profile of a policy; `None` if there is no such profile of this installation.
+    ///
+    /// It is about the policy only if the operator has seen the policy as it is: compare `observedGeneration`.
+    pub fn nodes_of(
+        &self,
+        id: &PolicyId,
+    ) -> Option<impl Iterator<Item = (&str, NodeState<'_>)> + use<'_>> {
+        let key = self.profile_key(id).ok()?;
+        let (key, profile) = self.stored.get_key_value(&key)?;
+        let is_ours = profile.installation == self.installation;
+        is_ours.then(|| self.nodes.states(key, profile))
     }
 
     /// The policies.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kinds::annotations::MARK;
+use kinds::annotations::OF_POLICY;
 use kinds::{PolicyObject, Scope};
 use serde_json::{Map, Value, json};
 
@@ -10,6 +10,9 @@ use crate::{Cluster, PolicyId};
 
 /// Annotation of a policy that lets authors of workloads switch confinement off, with the value `allow`.
 const OPT_OUT: &str = "tollgate.dev/opt-out";
+
+/// Value of the mark of a policy, as admission writes it.
+const TARGET: &str = "target";
 
 /// A workload that is created or changed.
 #[derive(Clone, Copy, Debug)]
@@ -69,22 +72,26 @@ const MARKS: [Mark; 3] = [
 impl Cluster {
     /// The marks that a workload lacks; empty if no policy is for it.
     ///
-    /// A policy of the cluster wins over one of the namespace, and an older one over a newer.
+    /// Every policy has a mark of its own. The fields of enforcers have one value: a policy of the cluster wins over one
+    /// of the namespace, and an older one over a newer.
     #[must_use]
     pub fn marks(&self, workload: Workload<'_>) -> Vec<PatchOperation> {
         let targets = self
             .policies
             .iter()
             .filter(|(id, policy)| is_for(id, policy, workload));
-        let chosen = targets
-            .min_by_key(|(id, _)| (id.scope == Scope::Namespace, self.age(id), (*id).clone()));
-        let Some((id, policy)) = chosen else {
-            return Vec::new();
-        };
-        match self.profile_key(id) {
-            Ok(key) => Marker::new(policy, &key.name, workload).marks(),
-            // The policy has no profile, which its status says.
-            Err(_) => Vec::new(),
+        // A policy without a profile has no mark; its status says why.
+        let profiles = targets.filter_map(|(id, policy)| {
+            let key = self.profile_key(id).ok()?;
+            Some((id, policy, key.name))
+        });
+        let mut profiles: Vec<_> = profiles.collect();
+        profiles
+            .sort_by_key(|(id, ..)| (id.scope == Scope::Namespace, self.age(id), (*id).clone()));
+        let names = profiles.iter().map(|(.., name)| name.clone()).collect();
+        match profiles.first() {
+            Some((_, policy, name)) => Marker::new(policy, name, workload).marks(names),
+            None => Vec::new(),
         }
     }
 }
@@ -133,7 +140,7 @@ impl<'a> Marker<'a> {
         }
     }
 
-    fn marks(mut self) -> Vec<PatchOperation> {
+    fn marks(mut self, profiles: Vec<String>) -> Vec<PatchOperation> {
         for list in ["initContainers", "containers"] {
             let containers = self.pod["spec"][list].as_array();
             for (index, container) in containers.into_iter().flatten().enumerate() {
@@ -143,6 +150,10 @@ impl<'a> Marker<'a> {
                     self.mark(container, name, &path);
                 }
             }
+        }
+        for profile in profiles {
+            let key = format!("{OF_POLICY}{profile}");
+            self.annotations.insert(key, json!(TARGET));
         }
         self.annotate();
         self.operations
@@ -162,12 +173,6 @@ impl<'a> Marker<'a> {
             if !mark.field.is_empty() {
                 fields.insert(mark.field.to_owned(), self.profile_of(mark));
             }
-        }
-        let opts_out =
-            self.allows_opt_out() && self.annotation(&format!("{MARK}{name}")) == "unconfined";
-        if !opts_out {
-            self.annotations
-                .insert(format!("{MARK}{name}"), json!(self.profile));
         }
         if fields.is_empty() {
             return;

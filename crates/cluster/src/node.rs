@@ -23,6 +23,18 @@ pub(crate) struct StoredProfile {
     pub(crate) installation: String,
     /// Annotations by which nodes decide.
     pub(crate) notes: BTreeMap<String, String>,
+    pub(crate) finalizers: Vec<String>,
+    /// Set while the object waits for its finalizers.
+    pub(crate) deleting: Option<Deleting>,
+}
+
+/// An object that waits for its finalizers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Deleting {
+    /// Time of the deletion, in RFC 3339.
+    pub(crate) since: String,
+    /// Resource version with which the deletion was seen first.
+    pub(crate) version: u64,
 }
 
 impl StoredProfile {
@@ -36,6 +48,15 @@ impl StoredProfile {
         let status = status
             .filter(|status| generation.is_some() && status.observed_generation == generation);
         let written = status.and_then(|status| status.spec_version.as_deref()?.parse().ok());
+        let uid = metadata.uid.clone().unwrap_or_default();
+        let known = before.filter(|before| before.uid == uid);
+        let known = known.and_then(|before| before.deleting.clone());
+        let deleting = metadata.deletion_timestamp.as_ref().map(|since| {
+            known.unwrap_or_else(|| Deleting {
+                since: since.clone(),
+                version: own,
+            })
+        });
         let before =
             before.filter(|before| generation.is_some() && before.generation == generation);
         Some(Self {
@@ -43,7 +64,9 @@ impl StoredProfile {
                 .or(before.map(|before| before.version))
                 .unwrap_or(own),
             generation,
-            uid: metadata.uid.clone().unwrap_or_default(),
+            uid,
+            finalizers: metadata.finalizers.clone(),
+            deleting,
             spec: profile.spec.clone(),
             status: profile.status.clone(),
             installation: metadata
@@ -102,7 +125,7 @@ pub(crate) enum Touched {
 
 /// What is known about a profile on a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NodeState<'n> {
+pub enum NodeState<'n> {
     /// No container uses the profile, and the node would enforce it.
     Idle,
     /// The node enforces the profile.
@@ -175,6 +198,22 @@ impl Nodes {
         // Times of the same node in RFC 3339 are in the order of their texts.
         let silent = self.silences.get(name);
         silent.is_none_or(|since| report.renew_time > *since)
+    }
+
+    /// Returns true if every node has reported, and has seen profiles up to this version.
+    pub(crate) fn have_seen(&self, version: u64) -> bool {
+        self.boots.iter().all(|(name, boot)| {
+            let report = self.reports.get(name);
+            report.is_some_and(|report| {
+                report.boot_id == *boot
+                    && self.is_fresh(name, report)
+                    && report.observed.is_some_and(|observed| observed >= version)
+            })
+        })
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.boots.keys().map(String::as_str)
     }
 
     /// What is known about a profile on each node.

@@ -3,6 +3,7 @@
 mod egress;
 mod marks;
 mod order;
+mod release;
 
 use kinds::{ConditionStatus, NodeReport, ObjectKey, Phase, PolicyStatus, Scope};
 use serde_json::{Value, json};

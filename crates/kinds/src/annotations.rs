@@ -9,6 +9,9 @@ pub const HASH: &str = "tollgate.dev/hash";
 /// Annotation of an ArmorProfile with the namespace of the installation that wrote it.
 pub const INSTALLATION: &str = "tollgate.dev/installation";
 
+/// Finalizer of an ArmorProfile: it stays, and is enforced, until all nodes have seen that it is being deleted.
+pub const FINALIZER: &str = "tollgate.dev/nodes";
+
 /// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
 pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 
@@ -16,8 +19,8 @@ pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 /// that have no [`OF_POLICY`].
 pub const MARK: &str = "container.tollgate.dev/";
 
-/// Annotation of a pod, followed by the name of a profile: the names of the containers that it is for, with commas
-/// between them. Each policy has its own, so that none overwrites that of another.
+/// Annotation of a pod, followed by the name of a profile: the mark of a policy. The value says nothing. Each policy has
+/// its own, so that none overwrites that of another.
 pub const OF_POLICY: &str = "profile.tollgate.dev/";
 
 /// What becomes of a container whose policy a node cannot enforce as a whole.

@@ -13,6 +13,7 @@
 pub mod annotations;
 pub mod artifact;
 pub mod compile;
+pub mod convert;
 pub mod crd;
 mod labels;
 mod meta;

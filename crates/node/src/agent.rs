@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kinds::ObjectKey;
 use kinds::annotations::FailMode;
@@ -16,16 +15,12 @@ use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
 use crate::filter::Filter;
-use crate::index::{Entry, Index};
+use crate::index::{Entry, Index, Undecided};
 use crate::merge::merge;
+use crate::queue::{Queue, Wanted};
 use crate::state::{Expected, Seen, State};
 use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
 
-/// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
-const PATIENCE: Duration = Duration::from_millis(120);
-/// How long no answer waits after one that waited in vain. A runtime asks for one container after the other: each answer
-/// that waits holds up all other containers of the node.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Annotation by which tollgate's runtime finds a policy.
 const POLICY: &str = "tollgate.policy";
 /// State of a container that has ended.
@@ -37,18 +32,14 @@ pub(crate) struct Agent {
     pub(crate) store: Store,
     state: Mutex<State>,
     changed: Condvar,
-    /// Profiles to fetch.
-    fetch: Sender<ObjectKey>,
+    /// What the API server has to be asked for.
+    pub(crate) wanted: Queue,
     say: Say,
 }
 
 impl Agent {
     /// An agent that knows what the one before kept.
-    pub(crate) fn new(
-        settings: Settings,
-        fetch: Sender<ObjectKey>,
-        say: Say,
-    ) -> Result<Self, StoreError> {
+    pub(crate) fn new(settings: Settings, say: Say) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state, Arc::clone(&say))?;
         let mut state = State {
             index: Index::new(settings.installation.clone()),
@@ -73,7 +64,7 @@ impl Agent {
             store,
             state: Mutex::new(state),
             changed: Condvar::new(),
-            fetch,
+            wanted: Queue::default(),
             say,
         })
     }
@@ -92,10 +83,12 @@ impl Agent {
         self.changed.notify_all();
     }
 
-    /// Has profiles fetched. Without a thread that fetches the agent ends, and nobody has to know.
-    pub(crate) fn want(&self, keys: impl IntoIterator<Item = ObjectKey>) {
-        for key in keys {
-            let _ = self.fetch.send(key);
+    /// Has the API server asked. What finds no room is asked for again when there is.
+    pub(crate) fn want(&self, all: impl IntoIterator<Item = Wanted>) {
+        let turned_away = all.into_iter().filter(|one| !self.wanted.push(one.clone()));
+        let turned_away = u64::try_from(turned_away.count()).unwrap_or(u64::MAX);
+        if turned_away > 0 {
+            self.state().counters.turned_away += turned_away;
         }
     }
 
@@ -113,6 +106,33 @@ impl Agent {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// The profile of a container. If it has a mark without a profile, waits for what the API server says of the policy.
+    fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<Entry>, Undecided> {
+        let mut state = self.state();
+        let found = state.find(pod, container).map(Option::<&Entry>::cloned);
+        if !matches!(found, Err(Undecided::NoProfile(_))) {
+            return found;
+        }
+        let marks = state.doubtful_marks(pod);
+        drop(state);
+        self.want(marks);
+        state = self.state();
+        let end = state.patience(&pod.namespace, Instant::now());
+        loop {
+            let found = state.find(pod, container).map(Option::<&Entry>::cloned);
+            let left = end.saturating_duration_since(Instant::now());
+            if !matches!(found, Err(Undecided::NoProfile(_))) {
+                return found;
+            }
+            if left.is_zero() {
+                state.give_up(&pod.namespace, end);
+                return found;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// The current policy of a profile; waits for it for a short time, unless that was in vain a moment ago.
     fn body(&self, entry: &Entry) -> Result<Body, String> {
         if let Some(problem) = &entry.problem {
@@ -122,16 +142,11 @@ impl Agent {
         let begin = Instant::now();
         let mut state = self.state();
         if state.body(key).is_none() {
-            self.want([key.clone()]);
+            drop(state);
+            self.want([Wanted::Profile(key.clone())]);
+            state = self.state();
         }
-        // One namespace's policies that do not come must not take the wait from the containers of another.
-        state
-            .gave_up
-            .retain(|_, gave_up| begin.saturating_duration_since(*gave_up) < PAUSE);
-        let end = match state.gave_up.contains_key(&key.namespace) {
-            true => begin,
-            false => begin + PATIENCE,
-        };
+        let end = state.patience(&key.namespace, begin);
         loop {
             if let Some(body) = state.body(key) {
                 return Ok(body.clone());
@@ -139,9 +154,8 @@ impl Agent {
             let now = Instant::now();
             let left = end.saturating_duration_since(now);
             if left.is_zero() {
-                // The pause does not become longer by those that did not wait.
                 if end != begin {
-                    state.gave_up.insert(key.namespace.clone(), now);
+                    state.give_up(&key.namespace, now);
                 }
                 let cause = state.failures.get(key).cloned();
                 return Err(cause.unwrap_or_else(|| "the policy is not here yet".to_owned()));
@@ -152,15 +166,9 @@ impl Agent {
     }
 
     fn create(&self, pod: &PodSandbox, container: &Container) -> Answer {
-        let entry = {
-            let state = self.state();
-            match state.index.find(pod, &container.name) {
-                Ok(entry) => entry.cloned(),
-                Err(undecided) => {
-                    drop(state);
-                    return self.refuse(&undecided.to_string());
-                }
-            }
+        let entry = match self.find(pod, &container.name) {
+            Ok(entry) => entry,
+            Err(undecided) => return self.refuse(&undecided.to_string()),
         };
         let Some(entry) = entry else {
             return Answer::Accept;
@@ -252,7 +260,7 @@ impl Agent {
     fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
         let mut state = self.state();
         let expected = state.expected.remove(&container.id);
-        let found = state.index.find(pod, &container.name);
+        let found = state.find(pod, &container.name);
         let found = found.map(|entry| entry.cloned());
         let seen = Seen {
             pod: pod.clone(),
@@ -362,7 +370,7 @@ impl Agent {
         state.is_connected = true;
         state.is_changed = true;
         let running = state.seen.len();
-        let missing = state.missing_bodies();
+        let missing = state.missing();
         drop(state);
         for id in gone {
             self.forget(&id);
@@ -392,14 +400,12 @@ impl Agent {
     /// Fetches what a pod needs before its containers are created.
     fn prefetch(&self, pod: &PodSandbox) {
         let state = self.state();
-        let keys: Vec<ObjectKey> = state
-            .index
-            .of_pod(pod)
-            .into_iter()
-            .filter(|key| state.body(key).is_none())
-            .collect();
+        let keys = state.index.of_pod(pod).into_iter();
+        let keys = keys.filter(|key| state.body(key).is_none());
+        let mut wanted: Vec<Wanted> = keys.map(Wanted::Profile).collect();
+        wanted.extend(state.doubtful_marks(pod));
         drop(state);
-        self.want(keys);
+        self.want(wanted);
     }
 }
 
@@ -446,6 +452,11 @@ impl Plugin for Agent {
         let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         let mut state = self.state();
         state.counters.slowest = state.counters.slowest.max(took);
+        match event {
+            Event::CreateContainer(_) => state.counters.creating.add(took),
+            Event::StartContainer(_) => state.counters.starting.add(took),
+            _ => {}
+        }
         answer
     }
 

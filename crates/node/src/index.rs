@@ -227,12 +227,27 @@ impl Index {
         pod: &PodSandbox,
         container: &str,
     ) -> Result<Option<&Entry>, Undecided> {
+        self.find_without(pod, container, |_| false)
+    }
+
+    /// Like [`Index::find`]. Marks without a profile of which `is_gone` is true are those of deleted policies, and do
+    /// not count.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Index::find`].
+    pub(crate) fn find_without(
+        &self,
+        pod: &PodSandbox,
+        container: &str,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Result<Option<&Entry>, Undecided> {
         let found = self
             .entries()
             .filter(|entry| entry.compare(pod) != Match::No && entry.has_container(container));
         let all: Vec<&Entry> = found.collect();
         if all.is_empty() {
-            return self.marked(pod, container);
+            return self.marked(pod, container, is_gone);
         }
         // A cut name that fits does not put a policy before those that are certain; its mark on the pod does.
         let marks = marks(pod, container);
@@ -261,7 +276,12 @@ impl Index {
     }
 
     /// The best profile that a container is marked with.
-    fn marked(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, Undecided> {
+    fn marked(
+        &self,
+        pod: &PodSandbox,
+        container: &str,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Result<Option<&Entry>, Undecided> {
         let mut found = Vec::new();
         for mark in marks(pod, container) {
             let before = found.len();
@@ -269,7 +289,7 @@ impl Index {
                 .entries()
                 .filter(|entry| entry.key.name == mark && entry.is_near(pod));
             found.extend(named);
-            if found.len() == before {
+            if found.len() == before && !is_gone(mark) {
                 return Err(Undecided::NoProfile(mark.to_owned()));
             }
         }
@@ -277,6 +297,20 @@ impl Index {
             .into_iter()
             .filter(|entry| entry.has_container(container));
         Ok(own.min_by_key(|entry| entry.rank()))
+    }
+
+    /// Marks of a pod, for any container, without a profile.
+    pub(crate) fn unknown_marks(&self, pod: &PodSandbox) -> Vec<String> {
+        let is_known = |name: &str| {
+            let mut entries = self.entries();
+            entries.any(|entry| entry.key.name == name && entry.is_near(pod))
+        };
+        let marks = pod.annotations.iter().filter_map(|(key, value)| {
+            key.strip_prefix(OF_POLICY)
+                .or_else(|| key.strip_prefix(MARK).map(|_| value.as_str()))
+        });
+        let unknown = marks.filter(|name| !is_known(name));
+        unknown.map(str::to_owned).collect()
     }
 
     /// Profiles of any container of a pod.

@@ -13,10 +13,12 @@
 //! on disk, and never waits for the API server while the runtime waits for it.
 
 mod agent;
+pub mod explain;
 mod filter;
 mod index;
 mod merge;
 mod profiles;
+mod queue;
 mod report;
 mod run;
 mod state;

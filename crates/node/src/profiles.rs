@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::mpsc::Receiver;
 
 use apiserver::{Change, Client, Resource, watch};
 use kinds::crd::Definition;
@@ -10,6 +9,7 @@ use kinds::{ArmorProfile, ObjectKey};
 use serde_json::Value;
 
 use crate::agent::Agent;
+use crate::queue::{Mark, Wanted};
 use crate::store::Body;
 use crate::{chain, report};
 
@@ -56,8 +56,8 @@ pub(crate) fn take(agent: &Agent, change: Change) {
         }
     }
     state.is_changed |= state.is_index_changed || state.index.version != before;
-    let missing: BTreeSet<ObjectKey> = match state.is_index_changed {
-        true => state.missing_bodies(),
+    let missing: BTreeSet<Wanted> = match state.is_index_changed {
+        true => state.missing(),
         false => BTreeSet::new(),
     };
     drop(state);
@@ -68,42 +68,78 @@ pub(crate) fn take(agent: &Agent, change: Change) {
     }
 }
 
-/// Fetches policies that containers need.
-pub(crate) fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
-    while let Ok(key) = wanted.recv() {
-        let is_needless = {
-            let state = agent.state();
-            // It may have been fetched since, or deleted.
-            state.body(&key).is_some() || state.index.get(&key).is_none()
-        };
-        if is_needless {
-            continue;
+/// Asks the API server for what containers need, for as long as the program runs.
+pub(crate) fn ask(agent: &Agent, client: &Client) {
+    loop {
+        let (wanted, has_room) = agent.wanted.take();
+        match wanted {
+            Wanted::Profile(key) => fetch(agent, client, &key),
+            Wanted::Mark(mark) => check(agent, client, mark),
         }
-        let fetched = report::profile(client, &key).map_err(|error| chain(&error));
-        let body = fetched.and_then(body);
-        // Before the state is locked: nothing waits for the disk with it.
-        let written = body
-            .as_ref()
-            .map_or(Ok(()), |body| agent.store.write_body(&key, body));
-        let mut state = agent.state();
-        state.is_changed = true;
-        let problem = match body {
-            Ok(body) => {
-                state.take_body(&key, body);
-                written.err().map(|error| chain(&error))
-            }
-            Err(problem) => {
-                state.counters.errors += 1;
-                let text = format!("cannot fetch the policy: {problem}");
-                state.failures.insert(key.clone(), text.clone());
-                Some(format!("{key}: {text}"))
-            }
-        };
-        drop(state);
-        agent.wake();
-        if let Some(problem) = problem {
-            agent.say(problem);
+        if has_room {
+            let missing = agent.state().missing();
+            agent.want(missing);
         }
+    }
+}
+
+/// Finds whether the policy of a mark exists. An answer that does not come leaves it open.
+fn check(agent: &Agent, client: &Client, mark: Mark) {
+    let installation = &agent.settings.installation;
+    let found = report::has_policy(client, &mark.profile, &mark.pod.0, installation);
+    let mut state = agent.state();
+    match found {
+        Ok(true) => {}
+        Ok(false) => {
+            state.note_gone(mark);
+            state.is_changed = true;
+            drop(state);
+            agent.wake();
+        }
+        Err(error) => {
+            state.counters.errors += 1;
+            drop(state);
+            let profile = &mark.profile;
+            let text = format!("cannot find whether the policy of {profile} exists");
+            agent.say(format!("{text}: {}", chain(&error)));
+        }
+    }
+}
+
+/// Fetches a policy.
+fn fetch(agent: &Agent, client: &Client, key: &ObjectKey) {
+    let is_needless = {
+        let state = agent.state();
+        // It may have been fetched since, or deleted.
+        state.body(key).is_some() || state.index.get(key).is_none()
+    };
+    if is_needless {
+        return;
+    }
+    let fetched = report::profile(client, key).map_err(|error| chain(&error));
+    let body = fetched.and_then(body);
+    // Before the state is locked: nothing waits for the disk with it.
+    let written = body
+        .as_ref()
+        .map_or(Ok(()), |body| agent.store.write_body(key, body));
+    let mut state = agent.state();
+    state.is_changed = true;
+    let problem = match body {
+        Ok(body) => {
+            state.take_body(key, body);
+            written.err().map(|error| chain(&error))
+        }
+        Err(problem) => {
+            state.counters.errors += 1;
+            let text = format!("cannot fetch the policy: {problem}");
+            state.failures.insert(key.clone(), text.clone());
+            Some(format!("{key}: {text}"))
+        }
+    };
+    drop(state);
+    agent.wake();
+    if let Some(problem) = problem {
+        agent.say(problem);
     }
 }
 

@@ -6,10 +6,10 @@ use std::fs;
 use apiserver::{ApiError, Client, Resource};
 use jiff::Timestamp;
 use kinds::crd::Definition;
-use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState};
+use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
 use serde_json::{Value, json};
 
-use crate::state::State;
+use crate::state::{Durations, LIMITS, State};
 
 /// File with the id of the boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -91,6 +91,44 @@ pub(crate) fn profile(client: &Client, key: &ObjectKey) -> Result<Value, ApiErro
     client.get(&Resource::of(definition), key)
 }
 
+/// Returns true if a policy exists whose profile has this name, for pods of this namespace. One that is being deleted
+/// counts as deleted.
+pub(crate) fn has_policy(
+    client: &Client,
+    profile: &str,
+    namespace: &str,
+    installation: &str,
+) -> Result<bool, ApiError> {
+    let candidates = [
+        (Scope::Namespace, format!("varmor-{namespace}-"), namespace),
+        (
+            Scope::Cluster,
+            format!("varmor-cluster-{installation}-"),
+            "",
+        ),
+    ];
+    let mut is_ours = false;
+    for (scope, prefix, namespace) in candidates {
+        let Some(name) = profile.strip_prefix(&prefix) else {
+            continue;
+        };
+        is_ours = true;
+        let key = ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let definition = Definition::of_kind(scope.kind()).expect("the kind is in the table");
+        match client.get(&Resource::of(definition), &key) {
+            Ok(policy) if policy["metadata"]["deletionTimestamp"].is_null() => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.code() == Some(404) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // The mark of another installation: its policies are not known here.
+    Ok(!is_ours)
+}
+
 /// A metric: name, kind, help, and its value.
 type Metric = (&'static str, &'static str, &'static str, fn(&Sample) -> u64);
 
@@ -107,7 +145,7 @@ impl Sample<'_> {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 12] = [
+const METRICS: [Metric; 13] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -119,6 +157,7 @@ const METRICS: [Metric; 12] = [
     ("runtime_connected", "gauge", "1 while the container runtime is connected, else 0.", |s| u64::from(s.state.is_connected)),
     ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
     ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
+    ("questions_turned_away_total", "counter", "Questions to the API server that found the queue full.", |s| s.state.counters.turned_away),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
 ];
 
@@ -135,5 +174,59 @@ pub(crate) fn metrics(state: &State) -> String {
             "# HELP tollgate_node_{name} {help}\n# TYPE tollgate_node_{name} {kind}\ntollgate_node_{name} {value}\n"
         );
     }
+    let counters = &sample.state.counters;
+    let answers = [("create", counters.creating), ("start", counters.starting)];
+    text.push_str(&histogram(answers));
     text
+}
+
+/// How long answers took, as a histogram in Prometheus' format.
+fn histogram(answers: [(&str, Durations); 2]) -> String {
+    let name = "tollgate_node_answer_microseconds";
+    let mut text = format!("# HELP {name} How long answers took.\n# TYPE {name} histogram\n");
+    for (event, durations) in answers {
+        let mut count = 0;
+        let limits = LIMITS.iter().map(ToString::to_string);
+        let limits = limits.chain(["+Inf".to_owned()]);
+        for (limit, more) in limits.zip(durations.counts) {
+            count += more;
+            // Writing to a text cannot fail.
+            let _ = writeln!(
+                text,
+                "{name}_bucket{{event=\"{event}\",le=\"{limit}\"}} {count}"
+            );
+        }
+        let sum = durations.sum;
+        let _ = writeln!(text, "{name}_sum{{event=\"{event}\"}} {sum}");
+        let _ = writeln!(text, "{name}_count{{event=\"{event}\"}} {count}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_all_that_took_no_longer_than_each_limit() {
+        let mut starting = Durations::default();
+        for microseconds in [50, 51, 200_000, 200_001] {
+            starting.add(microseconds);
+        }
+        let text = histogram([("create", Durations::default()), ("start", starting)]);
+        for line in [
+            "bucket{event=\"start\",le=\"50\"} 1",
+            "bucket{event=\"start\",le=\"100\"} 2",
+            "bucket{event=\"start\",le=\"200000\"} 3",
+            "bucket{event=\"start\",le=\"+Inf\"} 4",
+            "count{event=\"start\"} 4",
+            "sum{event=\"start\"} 400102",
+            "count{event=\"create\"} 0",
+        ] {
+            assert!(
+                text.contains(&format!("tollgate_node_answer_microseconds_{line}\n")),
+                "{text}"
+            );
+        }
+    }
 }

@@ -13,7 +13,7 @@ use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
-use crate::profiles::{fetch_wanted, follow};
+use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::{Settings, chain, report};
 
@@ -77,8 +77,7 @@ pub fn run(
             source,
         })?;
     }
-    let (fetch, wanted) = mpsc::channel();
-    let agent = Arc::new(Agent::new(settings, fetch, Arc::new(say))?);
+    let agent = Arc::new(Agent::new(settings, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -87,10 +86,7 @@ pub fn run(
     let (of_watch, of_fetch, of_plugin) = (agent.clone(), agent.clone(), agent.clone());
     let (watcher, fetcher) = (client.clone(), client.clone());
     start("watch", Box::new(move || follow(&of_watch, &watcher)))?;
-    start(
-        "fetch",
-        Box::new(move || fetch_wanted(&of_fetch, &fetcher, &wanted)),
-    )?;
+    start("fetch", Box::new(move || ask(&of_fetch, &fetcher)))?;
     start("nri", Box::new(move || connect(&of_plugin)))?;
     write_reports(&agent, client, &boot, stop);
     Ok(())

@@ -2,14 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
 
 use crate::filter::Filter;
-use crate::index::{Index, Undecided};
+use crate::index::{Entry, Index, Undecided};
+use crate::queue::{Mark, Wanted};
 use crate::store::{Body, Record, policy_name};
+
+/// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
+const PATIENCE: Duration = Duration::from_millis(120);
+/// How long no answer waits after one that waited in vain. A runtime asks for one container after the other: each answer
+/// that waits holds up all other containers of the node.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+/// How long it counts for new containers of a pod that the policy of a mark does not exist: one of the same name may be
+/// created again.
+const GONE: Duration = Duration::from_secs(60);
+/// Maximum number of marks whose policies do not exist. Further ones refuse their containers.
+const MAX_GONE: usize = 4096;
 
 /// A container that exists.
 #[derive(Clone, Debug)]
@@ -43,6 +55,8 @@ pub(crate) struct State {
     pub(crate) failures: BTreeMap<ObjectKey, String>,
     /// When an answer to the runtime last waited in vain for a policy of a namespace. No policy has come since.
     pub(crate) gave_up: BTreeMap<String, Instant>,
+    /// Marks of pods whose policies do not exist, and when that was found.
+    pub(crate) gone: BTreeMap<Mark, Instant>,
     /// The container runtime has given its containers, and the connection stands.
     pub(crate) is_connected: bool,
     /// The report has to be written.
@@ -62,8 +76,36 @@ pub(crate) struct Counters {
     pub(crate) connections: u64,
     pub(crate) reports: u64,
     pub(crate) errors: u64,
+    /// Questions to the API server that found the queue full.
+    pub(crate) turned_away: u64,
     /// Longest time in microseconds that an answer took.
     pub(crate) slowest: u64,
+    /// How long answers took before a container is created.
+    pub(crate) creating: Durations,
+    /// How long answers took before its program starts.
+    pub(crate) starting: Durations,
+}
+
+/// Upper limits of [`Durations`] in microseconds. The last bucket has what took longer.
+pub(crate) const LIMITS: [u64; 14] = [
+    50, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000, 150_000, 200_000,
+];
+
+/// Durations, counted by size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durations {
+    /// One for each limit, and one for what took longer.
+    pub(crate) counts: [u64; LIMITS.len() + 1],
+    /// Microseconds.
+    pub(crate) sum: u64,
+}
+
+impl Durations {
+    pub(crate) fn add(&mut self, microseconds: u64) {
+        let bucket = LIMITS.iter().position(|limit| microseconds <= *limit);
+        self.counts[bucket.unwrap_or(LIMITS.len())] += 1;
+        self.sum = self.sum.saturating_add(microseconds);
+    }
 }
 
 impl State {
@@ -83,6 +125,63 @@ impl State {
     /// Returns true if what the state says of profiles is all that there is, and is so now.
     pub(crate) fn can_report(&self) -> bool {
         self.index.is_complete && self.is_connected
+    }
+
+    /// The profile of a container that is created or started now.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be told which profile it is.
+    pub(crate) fn find(
+        &self,
+        pod: &PodSandbox,
+        container: &str,
+    ) -> Result<Option<&Entry>, Undecided> {
+        let is_gone = |mark: &str| {
+            let found = self.gone.get(&mark_of(pod, mark));
+            found.is_some_and(|since| since.elapsed() < GONE)
+        };
+        self.index.find_without(pod, container, is_gone)
+    }
+
+    /// The profile of a container that exists. That it had none was found when it was created.
+    fn find_running(&self, seen: &Seen) -> Result<Option<&Entry>, Undecided> {
+        let is_gone = |mark: &str| self.gone.contains_key(&mark_of(&seen.pod, mark));
+        self.index.find_without(&seen.pod, &seen.name, is_gone)
+    }
+
+    /// Until when an answer may wait. One namespace's policies that do not come must not take the wait from the containers
+    /// of another.
+    pub(crate) fn patience(&mut self, namespace: &str, begin: Instant) -> Instant {
+        self.gave_up
+            .retain(|_, gave_up| begin.saturating_duration_since(*gave_up) < PAUSE);
+        match self.gave_up.contains_key(namespace) {
+            true => begin,
+            false => begin + PATIENCE,
+        }
+    }
+
+    /// Notes that an answer has waited in vain. The pause does not become longer by those that did not wait.
+    pub(crate) fn give_up(&mut self, namespace: &str, now: Instant) {
+        self.gave_up.entry(namespace.to_owned()).or_insert(now);
+    }
+
+    /// Notes that the policy of a mark does not exist.
+    pub(crate) fn note_gone(&mut self, mark: Mark) {
+        let pods = self.seen.values().map(|seen| pod_of(&seen.pod));
+        let pods: BTreeSet<_> = pods.collect();
+        self.gone
+            .retain(|mark, since| since.elapsed() < GONE || pods.contains(&mark.pod));
+        if self.gone.len() < MAX_GONE {
+            self.gone.insert(mark, Instant::now());
+        }
+    }
+
+    /// Marks of a pod of which it is to be asked whether their policies exist.
+    pub(crate) fn doubtful_marks(&self, pod: &PodSandbox) -> Vec<Wanted> {
+        let marks = self.index.unknown_marks(pod);
+        let marks = marks.iter().map(|mark| mark_of(pod, mark));
+        marks.map(Wanted::Mark).collect()
     }
 
     /// Removes all that is known of a profile; true if it was known.
@@ -117,20 +216,26 @@ impl State {
         current.chain(used.map(Record::policy_name)).collect()
     }
 
-    /// Profiles that running containers use, and whose body is not here.
-    pub(crate) fn missing_bodies(&self) -> BTreeSet<ObjectKey> {
-        let used = self.seen.values().filter_map(|seen| {
-            let found = self.index.find(&seen.pod, &seen.name).ok()??;
-            found.problem.is_none().then(|| found.key.clone())
-        });
-        used.filter(|key| self.body(key).is_none()).collect()
+    /// What is to be asked about running containers: profiles whose body is not here, and marks without a profile.
+    pub(crate) fn missing(&self) -> BTreeSet<Wanted> {
+        let mut missing = BTreeSet::new();
+        for seen in self.seen.values() {
+            match self.find_running(seen) {
+                Ok(Some(entry)) if entry.problem.is_none() && self.body(&entry.key).is_none() => {
+                    missing.insert(Wanted::Profile(entry.key.clone()));
+                }
+                Ok(_) | Err(Undecided::CutName { .. }) => {}
+                Err(Undecided::NoProfile(_)) => missing.extend(self.doubtful_marks(&seen.pod)),
+            }
+        }
+        missing
     }
 
     /// The state of each profile that a container of the node uses.
     pub(crate) fn profiles(&self) -> Vec<ProfileState> {
         let mut all: BTreeMap<ObjectKey, ProfileState> = BTreeMap::new();
         for (id, seen) in &self.seen {
-            let entry = match self.index.find(&seen.pod, &seen.name) {
+            let entry = match self.find_running(seen) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => continue,
                 Err(undecided) => {
@@ -172,6 +277,19 @@ impl State {
             add(&mut state.reasons, reasons);
         }
         all.into_values().collect()
+    }
+}
+
+/// A pod, by namespace, name and unique id.
+fn pod_of(pod: &PodSandbox) -> (String, String, String) {
+    (pod.namespace.clone(), pod.name.clone(), pod.uid.clone())
+}
+
+/// A mark of a pod.
+fn mark_of(pod: &PodSandbox, profile: &str) -> Mark {
+    Mark {
+        pod: pod_of(pod),
+        profile: profile.to_owned(),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use apiserver::Change;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::index::tests::{pod, profile};
 use crate::profiles::take;
+use crate::queue::Wanted;
 use crate::run::write_index;
 use crate::store::Body;
 use crate::{Settings, report};
@@ -22,8 +22,7 @@ use crate::{Settings, report};
 const POLICY: &str = r#"{"policy": {"enforcer": "Seccomp", "mode": "EnhanceProtect", "enhanceProtect":
     {"privileged": true, "hardeningRules": ["disallow-mount"]}}}"#;
 
-fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
-    let (sender, receiver) = mpsc::channel();
+fn agent(folder: &Path) -> Agent {
     let settings = Settings {
         node: "n1".to_owned(),
         installation: "tollgate".to_owned(),
@@ -35,8 +34,7 @@ fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
         listen: None,
         renewal: Duration::from_secs(30),
     };
-    let agent = Agent::new(settings, sender, Arc::new(|_| ())).unwrap();
-    (agent, receiver)
+    Agent::new(settings, Arc::new(|_| ())).unwrap()
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -107,13 +105,13 @@ fn filter_of(answer: Answer) -> LinuxSeccomp {
 #[test]
 fn a_container_waits_for_its_policy_and_starts_with_its_filter_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     agent.state().index.apply(&web()).unwrap();
     let web = pod("web", &[]);
     assert_eq!(create(&agent, &pod("other", &[])), Answer::Accept);
     let text = refusal(create(&agent, &web));
     assert_eq!(text, "tollgate: demo/p: the policy is not here yet");
-    assert_eq!(wanted.try_recv(), Ok(key("p")));
+    assert_eq!(agent.wanted.take().0, Wanted::Profile(key("p")));
     agent.state().bodies.insert(key("p"), body(POLICY));
     let filter = filter_of(create(&agent, &web));
     assert!(filter.syscalls.iter().any(|rule| rule.names == ["mount"]));
@@ -135,7 +133,7 @@ fn a_container_waits_for_its_policy_and_starts_with_its_filter_alone() {
 #[test]
 fn answers_that_wait_in_vain_do_not_add_up_and_the_next_policy_ends_the_pause() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     take(&agent, Change::Applied(web()));
     take(&agent, Change::Listed);
     // The runtime asks for one after the other, and the API server is away.
@@ -156,7 +154,7 @@ fn answers_that_wait_in_vain_do_not_add_up_and_the_next_policy_ends_the_pause() 
 #[test]
 fn what_an_author_writes_into_a_pod_does_not_switch_its_policy_off() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     take(&agent, Change::Applied(web()));
     take(&agent, Change::Listed);
     agent.state().take_body(&key("p"), body(POLICY));
@@ -203,7 +201,7 @@ fn the_next_agent_decides_and_reports_as_the_one_before_without_an_api_server() 
         ..container(None)
     };
     {
-        let (agent, _wanted) = agent(folder.path());
+        let agent = agent(folder.path());
         agent.state().index.apply(&web()).unwrap();
         agent.state().bodies.insert(key("p"), body(POLICY));
         agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
@@ -214,7 +212,7 @@ fn the_next_agent_decides_and_reports_as_the_one_before_without_an_api_server() 
         let filter = filter_of(create(&agent, &web_pod));
         start(&agent, &web_pod, Some(filter));
     }
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     let stranger = Container {
         id: "c2".to_owned(),
         ..running.clone()
@@ -246,7 +244,7 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
     let of_bpf = POLICY.replace("Seccomp", "BPF");
     for (mode, is_created) in [("open", true), ("closed", false), ("Open", false)] {
         let folder = tempfile::tempdir().unwrap();
-        let (agent, _wanted) = agent(folder.path());
+        let agent = agent(folder.path());
         let mut object = of_policy(&of_bpf);
         object["metadata"]["annotations"][FAIL_MODE] = json!(mode);
         agent.state().index.apply(&object).unwrap();
@@ -269,11 +267,11 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
 fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_list() {
     let folder = tempfile::tempdir().unwrap();
     {
-        let (agent, _wanted) = agent(folder.path());
+        let agent = agent(folder.path());
         agent.store.write_objects(&[web()]).unwrap();
         agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
     }
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     let target = json!({"kind": "Pod", "name": "web"});
     let newer = profile("q", target, "VarmorPolicy", "2");
     take(&agent, Change::Applied(newer));
@@ -293,7 +291,7 @@ fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_li
 #[test]
 fn what_is_not_known_yet_is_not_taken_for_no_policy() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     // No file and no list: the runtime is not connected to.
     assert!(!agent.state().index.is_usable);
     take(&agent, Change::Applied(web()));
@@ -326,7 +324,7 @@ fn what_is_not_known_yet_is_not_taken_for_no_policy() {
 fn files_that_a_loss_of_power_has_torn_keep_no_agent_down() {
     let folder = tempfile::tempdir().unwrap();
     {
-        let (agent, _wanted) = agent(folder.path());
+        let agent = agent(folder.path());
         agent.store.write_objects(&[web()]).unwrap();
         agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
     }
@@ -334,7 +332,7 @@ fn files_that_a_loss_of_power_has_torn_keep_no_agent_down() {
     for path in [folder.path().join("bodies/demo~p.json"), record.clone()] {
         std::fs::write(path, torn).unwrap();
     }
-    let (restarted, _wanted) = agent(folder.path());
+    let restarted = agent(folder.path());
     assert!(restarted.state().index.is_usable);
     assert!(restarted.state().body(&key("p")).is_none() && !record.exists());
     // A text that was cut, in JSON that was not.
@@ -346,14 +344,14 @@ fn files_that_a_loss_of_power_has_torn_keep_no_agent_down() {
     assert_eq!(restarted.store.body(&key("p")), None);
     // An index that cannot be read is not an empty one.
     std::fs::write(folder.path().join("profiles.json"), torn).unwrap();
-    let (restarted, _wanted) = agent(folder.path());
+    let restarted = agent(folder.path());
     assert!(!restarted.state().index.is_usable);
 }
 
 #[test]
 fn a_policy_is_handed_to_the_runtime_whole_and_under_a_name_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     let policies = folder.path().join("policies");
     std::fs::create_dir(&policies).unwrap();
     take(&agent, Change::Applied(web()));
@@ -398,7 +396,7 @@ fn a_policy_is_handed_to_the_runtime_whole_and_under_a_name_of_its_own() {
 #[test]
 fn an_agent_that_has_lost_the_runtime_reports_nothing_and_is_not_healthy() {
     let folder = tempfile::tempdir().unwrap();
-    let (agent, _wanted) = agent(folder.path());
+    let agent = agent(folder.path());
     let works = || {
         let state = agent.state();
         (state.can_report(), state.health().is_ok())
@@ -412,4 +410,63 @@ fn an_agent_that_has_lost_the_runtime_reports_nothing_and_is_not_healthy() {
     assert_eq!(works(), (true, true));
     agent.disconnect();
     assert_eq!(works(), (false, false));
+}
+
+#[test]
+fn a_mark_blocks_a_pod_while_its_policy_exists_or_is_not_known_to_be_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Arc::new(agent(folder.path()));
+    take(&agent, Change::Listed);
+    let server = apiserver::fake::FakeApiserver::start().unwrap();
+    let client = apiserver::Client::new(&server.access(), "agent").unwrap();
+    let root = "/apis/crd.varmor.org/v1beta1";
+    let path = format!("{root}/namespaces/demo/varmorpolicies/web");
+    server.put(
+        &path,
+        json!({ "metadata": { "name": "web", "namespace": "demo" } }),
+    );
+    let of_fetch = Arc::clone(&agent);
+    std::thread::spawn(move || crate::profiles::ask(&of_fetch, &client));
+    let marked = |name: &str, profile: &str| {
+        let mut pod = pod(name, &[]);
+        let mark = format!("{}{profile}", kinds::annotations::OF_POLICY);
+        pod.annotations.insert(mark, "target".to_owned());
+        pod
+    };
+    // The policy exists, and its profile is not here yet.
+    let text = refusal(create(&agent, &marked("one", "varmor-demo-web")));
+    assert!(text.contains("no ArmorProfile varmor-demo-web"), "{text}");
+    // Nobody answers: that does not mean that the policy is gone.
+    server.remove(&path);
+    server.fail(1);
+    std::thread::sleep(crate::state::PAUSE);
+    refusal(create(&agent, &marked("two", "varmor-demo-web")));
+    std::thread::sleep(crate::state::PAUSE);
+    assert_eq!(
+        create(&agent, &marked("three", "varmor-demo-web")),
+        Answer::Accept
+    );
+    assert_eq!(
+        start(&agent, &marked("three", "varmor-demo-web"), None),
+        Answer::Accept
+    );
+    let all = "varmor-cluster-tollgate-all";
+    assert_eq!(create(&agent, &marked("four", all)), Answer::Accept);
+    assert_eq!(agent.state().profiles(), []);
+    // Policies of another installation are not known here.
+    refusal(create(&agent, &marked("five", "varmor-cluster-other-all")));
+    // A policy that is being deleted is deleted; one that comes again is not.
+    let deleted = json!({ "metadata": { "name": "web", "namespace": "demo",
+        "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    server.put(&path, deleted);
+    std::thread::sleep(crate::state::PAUSE);
+    assert_eq!(
+        create(&agent, &marked("six", "varmor-demo-web")),
+        Answer::Accept
+    );
+    server.put(
+        &path,
+        json!({ "metadata": { "name": "web", "namespace": "demo" } }),
+    );
+    refusal(create(&agent, &marked("seven", "varmor-demo-web")));
 }

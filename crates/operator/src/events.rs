@@ -1,7 +1,9 @@
 //! Events: what `kubectl describe` shows of a policy.
 
 use apiserver::{ApiError, Client, Resource};
+use cluster::{DesiredProfile, Release};
 use jiff::Timestamp;
+use kinds::crd::Definition;
 use kinds::{Condition, ConditionStatus, PolicyObject, PolicyStatus};
 use serde_json::{Value, json};
 
@@ -35,8 +37,49 @@ pub(crate) fn of_change(
     while note.len() > MAX_NOTE {
         note.pop();
     }
-    let time = Timestamp::now();
-    let (metadata, namespace) = (&policy.metadata, policy.metadata.namespace.as_deref());
+    let reason = match now.reason.is_empty() {
+        true => "Ready",
+        false => &now.reason,
+    };
+    let kind = match now.status {
+        ConditionStatus::False => "Warning",
+        ConditionStatus::True | ConditionStatus::Unknown => "Normal",
+    };
+    Some(event(regarding(policy), [kind, reason, &note], instance))
+}
+
+/// The Event of a profile that was written for a policy.
+pub(crate) fn of_profile(policy: &PolicyObject, profile: &DesiredProfile, instance: &str) -> Value {
+    let (namespace, name) = (&profile.namespace, &profile.name);
+    let hash: String = profile.spec.profile.hash.chars().take(16).collect();
+    let note = format!("the ArmorProfile {namespace}/{name} has the policy {hash}");
+    let text = ["Normal", "ProfileWritten", &note];
+    event(regarding(policy), text, instance)
+}
+
+/// The Event of a profile that is gone.
+pub(crate) fn of_release(release: &Release, instance: &str) -> Value {
+    let (kind, note) = match release.is_seen {
+        true => ("Normal", "all nodes have seen the deletion"),
+        false => (
+            "Warning",
+            "not all nodes have seen the deletion in two minutes: those that are late confine by it until they do",
+        ),
+    };
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    let regarding = json!({
+        "apiVersion": definition.api_version(),
+        "kind": "ArmorProfile",
+        "name": release.key.name,
+        "namespace": release.key.namespace,
+        "uid": release.uid,
+    });
+    event(regarding, [kind, "ProfileDeleted", note], instance)
+}
+
+/// A reference to a policy.
+fn regarding(policy: &PolicyObject) -> Value {
+    let metadata = &policy.metadata;
     let mut regarding = json!({
         "apiVersion": policy.api_version,
         "kind": policy.kind,
@@ -44,31 +87,32 @@ pub(crate) fn of_change(
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,
     });
-    if let Some(namespace) = namespace {
+    if let Some(namespace) = metadata.namespace.as_deref() {
         regarding["namespace"] = json!(namespace);
     }
-    Some(json!({
+    regarding
+}
+
+/// An Event: type, reason and note.
+fn event(regarding: Value, [kind, reason, note]: [&str; 3], instance: &str) -> Value {
+    let time = Timestamp::now();
+    let name = regarding["name"].as_str().unwrap_or_default();
+    json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": format!("{}.{:x}", metadata.name, time.as_nanosecond()),
-            "namespace": namespace.unwrap_or(OF_CLUSTER),
+            "name": format!("{name}.{:x}", time.as_nanosecond()),
+            "namespace": regarding["namespace"].as_str().unwrap_or(OF_CLUSTER),
         },
         "eventTime": time.strftime("%FT%T.%6fZ").to_string(),
         "reportingController": "tollgate.dev/operator",
         "reportingInstance": instance,
         "action": "Enforce",
-        "reason": match now.reason.is_empty() {
-            true => "Ready",
-            false => &now.reason,
-        },
-        "type": match now.status {
-            ConditionStatus::False => "Warning",
-            ConditionStatus::True | ConditionStatus::Unknown => "Normal",
-        },
+        "reason": reason,
+        "type": kind,
         "regarding": regarding,
         "note": note,
-    }))
+    })
 }
 
 /// Writes an Event. One that is lost is no loss of state: the status has the same.

@@ -9,7 +9,7 @@ use std::{io, mem};
 
 use apiserver::Client;
 use cluster::{Cluster, Event, ObjectKind, PolicyId};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::Metrics;
@@ -23,6 +23,9 @@ const QUEUE: usize = 1024;
 const COLLECT: Duration = Duration::from_millis(50);
 /// Maximum number of events between two rounds of writing.
 const BATCH: usize = 10_000;
+
+/// How long a profile that is deleted waits for nodes that have not seen it.
+const DELETION: SignedDuration = SignedDuration::from_mins(2);
 
 /// Settings of an operator.
 #[derive(Clone, Debug)]
@@ -48,7 +51,7 @@ impl Settings {
             identity: identity.to_owned(),
             lease: Duration::from_secs(15),
             pause: Duration::from_secs(1),
-            silence: Duration::from_secs(120),
+            silence: cluster::SILENCE,
         }
     }
 }
@@ -257,6 +260,17 @@ impl Round<'_> {
         for (key, uid) in self.cluster.orphans() {
             if let Err(error) = self.writer.delete(&key, &uid) {
                 say(format!("cannot delete the profile {key}: {error}"));
+            }
+        }
+        let now = Timestamp::now();
+        let is_overdue = |since: &str| {
+            let since: Option<Timestamp> = since.parse().ok();
+            since.is_some_and(|since| now.duration_since(since) > DELETION)
+        };
+        for release in self.cluster.released(is_overdue) {
+            if let Err(error) = self.writer.release(&release) {
+                let key = &release.key;
+                say(format!("cannot let the profile {key} go: {error}"));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Writes profiles and status, each only if it differs from what is there.
 
 use apiserver::{ApiError, Client, Resource};
-use cluster::{Cluster, DesiredProfile, INSTALLATION, PolicyId, keep_times};
+use cluster::{Cluster, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release, keep_times};
 use jiff::Timestamp;
 use kinds::crd::Definition;
 use kinds::{ObjectKey, PolicyObject, PolicyStatus};
@@ -46,6 +46,8 @@ impl Writer {
         {
             self.client
                 .apply(&resource("ArmorProfile"), &self.profile(policy, &profile))?;
+            let event = events::of_profile(policy, &profile, &self.identity);
+            events::write(&self.client, &event)?;
         }
         let Some(mut status) = cluster.status(id) else {
             return Ok(());
@@ -101,6 +103,7 @@ impl Writer {
                 "namespace": profile.namespace,
                 "labels": { MANAGED_BY: "tollgate" },
                 "annotations": annotations,
+                "finalizers": [FINALIZER],
                 "ownerReferences": [{
                     "apiVersion": policy.api_version,
                     "kind": policy.kind,
@@ -111,6 +114,21 @@ impl Writer {
             },
             "spec": profile.spec,
         })
+    }
+
+    /// Lets a profile go that is being deleted.
+    ///
+    /// # Errors
+    ///
+    /// If the API server refuses.
+    pub(crate) fn release(&self, release: &Release) -> Result<(), ApiError> {
+        let Release { key, uid, .. } = release;
+        let resource = resource("ArmorProfile");
+        let left = &release.finalizers;
+        unless_gone(self.client.set_finalizers(&resource, key, uid, left))?;
+        // A namespace that is being deleted takes no Event.
+        let _ = events::write(&self.client, &events::of_release(release, &self.identity));
+        Ok(())
     }
 
     /// Deletes a profile whose policy is gone.

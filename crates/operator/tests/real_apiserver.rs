@@ -256,15 +256,54 @@ fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
         done["metadata"]["generation"]
     );
     events_tell_of_it(&cluster);
-    let uid = done["metadata"]["uid"].as_str().expect("it has one");
-    cluster
-        .client
-        .delete(&policies, &key_of("demo", "web"), uid)
-        .expect("it is there");
+    a_deleted_profile_stays_until_all_nodes_have_seen_it(&cluster, &done);
+}
+
+/// The profile, with the time of its deletion if there is one.
+fn deletion(cluster: &Cluster) -> Result<(Value, bool), Option<u16>> {
+    let at = key_of("demo", "varmor-demo-web");
+    let profile = cluster.client.get(&of("ArmorProfile"), &at);
+    let profile = profile.map_err(|error| error.code())?;
+    let is_deleted = !profile["metadata"]["deletionTimestamp"].is_null();
+    Ok((profile, is_deleted))
+}
+
+fn a_deleted_profile_stays_until_all_nodes_have_seen_it(cluster: &Cluster, policy: &Value) {
+    let at = key_of("demo", "varmor-demo-web");
+    let delete = |resource: &Resource, key: &ObjectKey, object: &Value| {
+        let uid = object["metadata"]["uid"].as_str().expect("it has one");
+        let deleted = cluster.client.delete(resource, key, uid);
+        deleted.expect("it is there");
+    };
+    // Of a policy that exists, whoever deletes its profile.
+    let (profile, _) = deletion(cluster).expect("it is there");
+    delete(&of("ArmorProfile"), &at, &profile);
+    let (marked, is_deleted) = deletion(cluster).expect("it stays");
+    assert!(is_deleted);
+    report(cluster, "n1", &marked);
+    let stays = || {
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            assert!(deletion(cluster).is_ok_and(|(_, is_deleted)| is_deleted));
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    stays();
+    // A second node has seen nothing yet.
+    add_node(cluster, "n2");
+    delete(&of("VarmorPolicy"), &key_of("demo", "web"), policy);
+    stays();
+    report(cluster, "n2", &marked);
     wait("the end of the profile", || {
-        let profile = cluster
-            .client
-            .get(&of("ArmorProfile"), &key_of("demo", "varmor-demo-web"));
-        profile.err().filter(|error| error.code() == Some(404))
+        (deletion(cluster) == Err(Some(404))).then_some(())
+    });
+    let events = Resource::new("events.k8s.io", "v1", "events").in_namespace("demo");
+    wait("the event", || {
+        let all = cluster.client.get(&events, &key_of("demo", "")).ok()?;
+        let mut all = all["items"].as_array()?.iter();
+        all.any(|event| {
+            event["reason"] == "ProfileDeleted" && event["regarding"]["kind"] == "ArmorProfile"
+        })
+        .then_some(())
     });
 }

@@ -614,6 +614,7 @@ pub(crate) const PAGES: &[Page] = &[
             "policy list",
             "policy check",
             "policy explain",
+            "policy convert",
             "policy advise",
             "policy loaded",
             "policy replace",
@@ -656,6 +657,26 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["policy explain", "enforce"],
+    ),
+    see(
+        page(
+            "policy convert",
+            &[
+                Example(
+                    "tollgate policy convert kubearmor.yaml >policy.yaml",
+                    "convert a policy, and show how each rule is carried over",
+                ),
+                Example(
+                    "tollgate policy convert --target Deployment/web seccomp.yaml",
+                    "convert a profile that names no workload",
+                ),
+                Example(
+                    "tollgate policy convert --accept-partial 'spec.file.matchPaths[1]' ksp.yaml",
+                    "leave one rule out that cannot be carried over",
+                ),
+            ],
+        ),
+        &["policy check", "policy explain"],
     ),
     see(
         page(

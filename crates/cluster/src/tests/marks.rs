@@ -25,7 +25,7 @@ fn marks_name_the_profile_in_every_container_of_the_target() {
     let found = marks(&cluster, &object, "Deployment", "demo");
     let profile = json!({ "type": "Localhost", "localhostProfile": "varmor-demo-web" });
     let both = json!({ "appArmorProfile": profile, "seccompProfile": profile });
-    let (local, name) = (json!("localhost/varmor-demo-web"), json!("varmor-demo-web"));
+    let local = json!("localhost/varmor-demo-web");
     let annotations = "/spec/template/metadata/annotations";
     let containers = "/spec/template/spec";
     let of = |enforcer: &str, name: &str| {
@@ -38,10 +38,9 @@ fn marks_name_the_profile_in_every_container_of_the_target() {
         (of("bpf", "i"), local.clone()),
         (of("seccomp", "i"), local),
         (
-            format!("{annotations}/container.tollgate.dev~1c"),
-            name.clone(),
+            format!("{annotations}/profile.tollgate.dev~1varmor-demo-web"),
+            json!("target"),
         ),
-        (format!("{annotations}/container.tollgate.dev~1i"), name),
         (
             format!("{containers}/containers/0/securityContext/appArmorProfile"),
             profile,
@@ -101,7 +100,7 @@ fn marks_are_not_made_twice_and_the_policy_of_the_cluster_wins() {
     ));
     let marked = json!({ "metadata": { "name": "web" }, "spec": { "template": {
         "metadata": { "annotations": { "container.seccomp.security.beta.varmor.org/c": "localhost/varmor-demo-web",
-            "container.tollgate.dev/c": "varmor-demo-web" } },
+            "profile.tollgate.dev/varmor-demo-web": "target" } },
         "spec": { "containers": [{ "name": "c", "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } } }] } } } });
     let workload = Workload {
         kind: "Deployment",
@@ -113,16 +112,22 @@ fn marks_are_not_made_twice_and_the_policy_of_the_cluster_wins() {
         "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorClusterPolicy", "metadata": { "name": "all" },
         "spec": { "target": { "kind": "Deployment", "selector": {} }, "policy": { "enforcer": "BPF", "mode": "AlwaysAllow" } },
     }))));
-    let values: Vec<Value> = cluster
+    // The policy of the namespace keeps its mark.
+    let annotations = "/spec/template/metadata/annotations";
+    let marks: BTreeMap<String, Value> = cluster
         .marks(workload)
         .into_iter()
-        .map(|operation| operation.value)
+        .map(|operation| (operation.path, operation.value))
         .collect();
-    assert_eq!(
-        values,
-        [
+    let expected = BTreeMap::from([
+        (
+            format!("{annotations}/container.bpf.security.beta.varmor.org~1c"),
             json!("localhost/varmor-cluster-tollgate-all"),
-            json!("varmor-cluster-tollgate-all")
-        ]
-    );
+        ),
+        (
+            format!("{annotations}/profile.tollgate.dev~1varmor-cluster-tollgate-all"),
+            json!("target"),
+        ),
+    ]);
+    assert_eq!(marks, expected);
 }

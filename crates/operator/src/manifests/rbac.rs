@@ -102,12 +102,18 @@ pub(crate) const OF_LEADER: [Access; 2] = [
 ];
 
 /// Rights of an agent. A ValidatingAdmissionPolicy narrows the writes to the report of its own node.
-pub(crate) const OF_NODE: [Access; 3] = [
+pub(crate) const OF_NODE: [Access; 4] = [
     right(
         "crd.varmor.org",
         &["armorprofiles"],
         READ,
         "profiles are what it enforces; it lists metadata and gets those it needs",
+    ),
+    right(
+        "crd.varmor.org",
+        &["varmorpolicies", "varmorclusterpolicies"],
+        &["get"],
+        "a pod with the mark of a deleted policy is not refused; profiles say all that policies do",
     ),
     right(
         "tollgate.dev",

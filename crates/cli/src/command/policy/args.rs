@@ -18,6 +18,8 @@ pub(crate) enum Policy {
     Check(Check),
     /// Show what each rule compiles to, and what it leaves open
     Explain(Explain),
+    /// Convert policies of KubeArmor and of the Security Profiles Operator
+    Convert(Convert),
     /// Show which built-in rules a recorded workload does not break
     Advise(Advise),
     /// List the policies that BPF and AppArmor enforce now
@@ -143,6 +145,61 @@ pub(crate) struct Explain {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `tollgate policy convert`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Reads KubeArmorPolicy, SeccompProfile and AppArmorProfile, prints VarmorPolicies, and on stderr how \
+                  each rule is carried over and enforced. Without workloads, it prints only the part `policy`. If a rule \
+                  cannot be carried over, nothing is printed and the exit status is 3."
+)]
+pub(crate) struct Convert {
+    /// File to convert
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Enforcers of the policy, such as BPFSeccomp [default: all that its rules can use]
+    #[arg(long, value_name = "ENFORCERS", value_parser = agent::learn::enforcers)]
+    pub(crate) enforcer: Option<policy::Enforcers>,
+    /// Workload that the policy is for
+    #[arg(long, value_name = "KIND/NAME", value_parser = workload)]
+    pub(crate) target: Option<(String, String)>,
+    /// Labels of the pods that the policy is for; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = label, conflicts_with = "target")]
+    pub(crate) selector: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) accept: LeaveOut,
+    /// Print JSON: the policies and how each rule is carried over
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Rules that need not be carried over.
+#[derive(Args, Debug)]
+pub(crate) struct LeaveOut {
+    /// Leave RULE out, which cannot be carried over, such as spec.file.matchPaths[0]; repeatable
+    #[arg(long = "accept-partial", value_name = "RULE")]
+    pub(crate) rules: Vec<String>,
+}
+
+/// Kinds of workloads that policies are for.
+const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "Pod"];
+
+fn workload(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('/').filter(|(_, name)| !name.is_empty());
+    match parts {
+        Some((kind, name)) if WORKLOADS.contains(&kind) => Ok((kind.to_owned(), name.to_owned())),
+        _ => Err(format!(
+            "expected KIND/NAME with one of {} as KIND",
+            WORKLOADS.join(", ")
+        )),
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = parts.ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// `tollgate policy advise`.

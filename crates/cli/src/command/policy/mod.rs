@@ -3,6 +3,7 @@
 mod advise;
 pub(crate) mod args;
 mod check;
+mod convert;
 mod explain;
 mod init;
 mod list;
@@ -24,6 +25,7 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
         Policy::List(args) => list::execute(args),
         Policy::Check(args) => check::execute(args),
         Policy::Explain(args) => explain::execute(args),
+        Policy::Convert(args) => convert::execute(args),
         Policy::Advise(args) => advise::execute(args),
         Policy::Loaded(args) => loaded::execute(args),
         Policy::Replace(args) => replace::execute(args),

@@ -1,5 +1,7 @@
 //! The manifests with a real API server: it takes them, and each service account may do what it needs and no more.
 
+mod security;
+
 use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
@@ -132,7 +134,8 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
         (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
         (Resource::new("", "v1", "pods"), key("demo", "x")),
         (Resource::new("", "v1", "nodes"), key("", "n1")),
-        (of("VarmorPolicy"), key("demo", "web")),
+        // An empty name makes it a list.
+        (of("VarmorPolicy"), key("demo", "")),
         (of("NodeReport"), key("", "n1")),
     ] {
         assert_eq!(
@@ -142,10 +145,9 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
             resource.plural
         );
     }
-    assert_eq!(
-        code(agent.get(&of("ArmorProfile"), &key("demo", "x"))),
-        Some(404)
-    );
+    for kind in ["ArmorProfile", "VarmorPolicy"] {
+        assert_eq!(code(agent.get(&of(kind), &key("demo", "x"))), Some(404));
+    }
 }
 
 fn the_operator_changes_no_policy_and_reads_no_secret(server: &RealApiserver) {
@@ -311,41 +313,73 @@ fn allow_a_namespace(server: &RealApiserver) {
     }
 }
 
+/// An API server with everything that the manifests have, and two nodes.
+struct Installed {
+    server: RealApiserver,
+    _folder: tempfile::TempDir,
+}
+
+impl Installed {
+    fn start(programs: &Programs) -> Self {
+        let folder = tempfile::tempdir().expect("the cluster is as this test made it");
+        let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
+        let key = [key.serialize_pem(), key.public_key_pem()];
+        let server = RealApiserver::start(programs, folder.path(), [&key[0], &key[1]])
+            .expect("the cluster is as this test made it");
+        server
+            .install(&["demo"])
+            .expect("the cluster is as this test made it");
+        let installation = Installation {
+            namespace: NAMESPACE.to_owned(),
+            image: "registry.example/tollgate:1".to_owned(),
+        };
+        for object in manifests::all(&installation) {
+            let applied = server.client.apply(&resource(&object), &object);
+            applied.unwrap_or_else(|error| panic!("{error} {object}"));
+        }
+        allow_a_namespace(&server);
+        for name in ["n1", "n2"] {
+            let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+            server
+                .client
+                .apply(&resource(&node), &node)
+                .expect("the cluster is as this test made it");
+        }
+        Self {
+            server,
+            _folder: folder,
+        }
+    }
+}
+
+/// The programs of a cluster; skips the test without them.
+macro_rules! programs {
+    () => {
+        match Programs::find() {
+            Ok(programs) => programs,
+            Err(missing) => {
+                let found: Result<String, String> = Ok(missing);
+                testing::skip!("needs what tests/cluster/build builds, and etcd", || found)
+            }
+        }
+    };
+}
+
+#[test]
+fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
+    let programs = programs!();
+    let installed = Installed::start(&programs);
+    an_agent_writes_its_own_report_alone(&installed.server);
+    security::a_stolen_token_of_an_agent_writes_nothing_but_the_report_of_its_node(
+        &installed.server,
+    );
+    security::an_author_of_pods_cannot_switch_confinement_off(&installed);
+}
+
 #[test]
 fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
-    let programs = match Programs::find() {
-        Ok(programs) => programs,
-        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
-            _,
-            String,
-        >(
-            missing
-        )),
-    };
-    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
-    let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
-    let key = [key.serialize_pem(), key.public_key_pem()];
-    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]])
-        .expect("the cluster is as this test made it");
-    server
-        .install(&["demo"])
-        .expect("the cluster is as this test made it");
-    let installation = Installation {
-        namespace: NAMESPACE.to_owned(),
-        image: "registry.example/tollgate:1".to_owned(),
-    };
-    for object in manifests::all(&installation) {
-        let applied = server.client.apply(&resource(&object), &object);
-        applied.unwrap_or_else(|error| panic!("{error} {object}"));
-    }
-    allow_a_namespace(&server);
-    for name in ["n1", "n2"] {
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        server
-            .client
-            .apply(&resource(&node), &node)
-            .expect("the cluster is as this test made it");
-    }
+    let programs = programs!();
+    let Installed { server, _folder } = Installed::start(&programs);
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
         "spec": { "target": { "kind": "Deployment", "containers": ["app"], "selector": {

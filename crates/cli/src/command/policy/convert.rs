@@ -1,0 +1,204 @@
+//! `tollgate policy convert`: policies of other programs as policies of this one.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ::policy::compile::NarrowedPolicy;
+use ::policy::{EnforcerKind, Policy};
+use agent::policy_files::{machine, narrowed};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::{terminal, text_file};
+use kinds::convert::{Conversion, Options};
+use kinds::{LabelSelector, Target, yaml_text};
+use serde_json::{Value, json};
+
+use super::args::Convert;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Convert) -> Outcome {
+    let file = args.file.display().to_string();
+    let text = text_file::read(&args.file)
+        .map_err(|cause| Failure::new(Exit::BadInput, format!("cannot read {file}: {cause}")))?;
+    let options = Options {
+        enforcers: args.enforcer.map(|enforcers| enforcers.joined()),
+        target: target(args),
+    };
+    let conversions = kinds::convert::convert(&file, &text, &options)
+        .map_err(|error| Failure::new(Exit::BadInput, format!("cannot convert {error}")))?;
+    check_names(&conversions, &args.accept.rules)?;
+    let mut checked = Vec::new();
+    for conversion in &conversions {
+        checked.push(Checked::new(conversion)?);
+    }
+    let refused = conversions
+        .iter()
+        .any(|conversion| conversion.refused(&args.accept.rules).next().is_some());
+    if args.json {
+        let all: Vec<Value> = checked.iter().map(Checked::json).collect();
+        terminal::print(&format!("{}\n", json!({ "policies": all })))?;
+    } else {
+        let tables: String = checked.iter().map(Checked::table).collect();
+        terminal::complain(&tables);
+    }
+    if refused {
+        let problems = conversions
+            .iter()
+            .map(|conversion| conversion.problems(&file, &args.accept.rules));
+        terminal::complain(&problems.collect::<String>());
+        return Ok(Exit::Unsupported);
+    }
+    if let Some(empty) = conversions.iter().find(|conversion| conversion.is_empty()) {
+        let message = format!(
+            "nothing of {} {} can be carried over",
+            empty.kind, empty.name
+        );
+        return Err(Failure::new(Exit::Unsupported, message));
+    }
+    if !args.json {
+        let files = conversions.iter().map(Conversion::yaml);
+        terminal::print(&files.collect::<String>())?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Refuses a name that `--accept-partial` gives and no source has.
+fn check_names(conversions: &[Conversion], accepted: &[String]) -> Result<(), Failure> {
+    let mut rules = conversions.iter().flat_map(|conversion| &conversion.rules);
+    let is_there = |name: &&String| !rules.any(|rule| rule.source == **name);
+    match accepted.iter().find(is_there) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("cannot accept `{name}`: the file has no such rule");
+            Err(Failure::new(Exit::BadInput, message))
+        }
+    }
+}
+
+/// The workloads that the command line names.
+fn target(args: &Convert) -> Option<Target> {
+    let mut target = Target {
+        kind: "Pod".to_owned(),
+        name: String::new(),
+        selector: None,
+        containers: Vec::new(),
+    };
+    if let Some((kind, name)) = &args.target {
+        target.kind.clone_from(kind);
+        target.name.clone_from(name);
+        return Some(target);
+    }
+    if args.selector.is_empty() {
+        return None;
+    }
+    target.selector = Some(LabelSelector {
+        match_labels: args.selector.iter().cloned().collect::<BTreeMap<_, _>>(),
+        match_expressions: Vec::new(),
+    });
+    Some(target)
+}
+
+/// A conversion whose result this program has read.
+struct Checked<'c> {
+    conversion: &'c Conversion,
+    /// `None` if nothing could be carried over.
+    policy: Option<NarrowedPolicy>,
+}
+
+impl<'c> Checked<'c> {
+    fn new(conversion: &'c Conversion) -> Result<Self, Failure> {
+        if conversion.is_empty() {
+            return Ok(Self {
+                conversion,
+                policy: None,
+            });
+        }
+        let text = yaml_text::stream(std::slice::from_ref(&conversion.object));
+        let (policies, problems) = ::policy::load(&conversion.name, &text);
+        if let Some(problem) = problems.iter().find(|problem| problem.is_error()) {
+            let (kind, name) = (&conversion.kind, &conversion.name);
+            let message = format!("cannot convert {kind} {name}: {}", problem.message);
+            return Err(Failure::new(Exit::BadInput, message));
+        }
+        let machine = machine();
+        let policy = policies.first().map(|policy| narrowed(policy, &machine));
+        Ok(Self { conversion, policy })
+    }
+
+    /// How a rule of the policy is enforced: the grade, and by what.
+    fn enforced(&self, name: &str) -> String {
+        let Some(policy) = &self.policy else {
+            return String::new();
+        };
+        if let Some(rule) = policy.rules.iter().find(|rule| rule.id == name) {
+            let has_part = |kind: &EnforcerKind| {
+                policy.assess(rule, *kind).grade != ::policy::compile::Grade::None
+            };
+            let by: Vec<String> = policy
+                .enforcers
+                .iter()
+                .filter(has_part)
+                .map(|kind| kind.to_string())
+                .collect();
+            let grade = policy.grade(rule).name();
+            return match by.is_empty() {
+                true => format!("{grade}: no enforcer"),
+                false => format!("{grade}: {}", by.join(", ")),
+            };
+        }
+        profile(policy, name)
+    }
+
+    fn table(&self) -> String {
+        let conversion = self.conversion;
+        let mut out = format!("{} {}\n", conversion.kind, conversion.name);
+        let widest = conversion.rules.iter().map(|rule| rule.source.len()).max();
+        let widest = widest.unwrap_or_default();
+        for rule in &conversion.rules {
+            let (word, cause) = rule.carried.words();
+            // Writing to a String cannot fail.
+            let _ = write!(out, "  {:widest$}  {word:7}", rule.source);
+            for name in &rule.becomes {
+                let _ = write!(out, "  {name}: {}", self.enforced(name));
+            }
+            if !cause.is_empty() {
+                let _ = write!(out, "  {cause}");
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let rules = self.conversion.rules.iter().map(|rule| {
+            let (word, cause) = rule.carried.words();
+            let becomes = rule.becomes.iter();
+            let becomes =
+                becomes.map(|name| json!({ "rule": name, "enforced": self.enforced(name) }));
+            json!({
+                "source": rule.source,
+                "line": rule.line,
+                "carried": word,
+                "cause": cause,
+                "becomes": becomes.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "kind": self.conversion.kind,
+            "name": self.conversion.name,
+            "rules": rules.collect::<Vec<_>>(),
+            "object": self.conversion.object,
+        })
+    }
+}
+
+/// How a profile that is taken as it is is enforced.
+fn profile(policy: &Policy, name: &str) -> String {
+    let is_named = policy.profiles.iter().any(|profile| {
+        profile.enforcer == EnforcerKind::AppArmor && name == "defenseInDepth.appArmor"
+    });
+    match is_named {
+        true => "full: AppArmor".to_owned(),
+        false => "unknown".to_owned(),
+    }
+}
