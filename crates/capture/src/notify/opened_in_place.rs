@@ -15,8 +15,8 @@ use policy::compile::process_files;
 use rustix::fs::{FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 
 use super::proc_entries::is_procfs;
-use super::worker::CallView;
 use decoder::call::Call;
+use decoder::decode::Decoded;
 use decoder::process_inspector::ProcessInspector;
 
 /// Bits of a file's mode that allow its group, and all others, what the same bits of the owner allow.
@@ -29,10 +29,10 @@ const EXECUTE_BIT: u32 = 1;
 const MODE_BITS: u64 = 0o7777;
 
 /// Returns whether a call may be about such a file, as far as the call alone shows.
-pub(super) fn may_be_asked(view: &CallView<'_>) -> bool {
-    let is_nameless = flags(view.call).contains(OFlags::TMPFILE);
-    flags_position(view.call).is_some()
-        && path(view).is_some_and(|path| is_nameless || path.starts_with(b"/proc/"))
+pub(super) fn may_be_asked(call: &Call, decoded: &Decoded<'_>) -> bool {
+    let is_nameless = flags(call).contains(OFlags::TMPFILE);
+    flags_position(call).is_some()
+        && path(decoded).is_some_and(|path| is_nameless || path.starts_with(b"/proc/"))
 }
 
 /// Returns `O_CLOEXEC` if the caller asks for it.
@@ -44,11 +44,11 @@ pub(super) fn descriptor_flags(call: &Call) -> u32 {
 /// opened. The kernel then answers the call.
 pub(super) fn open(
     call: &Call,
-    view: &CallView<'_>,
+    decoded: &Decoded<'_>,
     classifier: &DenialClassifier,
     inspector: &ProcessInspector,
 ) -> Option<OwnedFd> {
-    let path = std::str::from_utf8(path(view)?).ok()?.to_owned();
+    let path = std::str::from_utf8(path(decoded)?).ok()?.to_owned();
     let (tid, wanted) = (call.tid, flags(call));
     let args = std::array::from_fn(|position| u8::try_from(position).map_or(0, |at| call.raw(at)));
     if wanted.contains(OFlags::TMPFILE) {
@@ -85,8 +85,8 @@ fn flags(call: &Call) -> OFlags {
     OFlags::from_bits_retain(bits.cast_unsigned())
 }
 
-fn path<'a>(view: &CallView<'a>) -> Option<&'a [u8]> {
-    view.decoded.params.iter().find_map(|param| match param {
+fn path<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
+    decoded.params.iter().find_map(|param| match param {
         Param::Text(path) => Some(*path),
         _ => None,
     })

@@ -369,14 +369,14 @@ impl<J: Evaluator + 'static> Receiver<J> {
     fn opens_in_place(&mut self, view: &CallView<'_>) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let (call, classifier) = (view.call, shared.confiner.classifier());
-        if !classifier.opens_files() || !opened_in_place::may_be_asked(view) {
+        if !classifier.opens_files() || !opened_in_place::may_be_asked(call, &view.decoded) {
             return false;
         }
         let Some(process) = self.caller(call).filter(|process| !process.sets_up()) else {
             return false;
         };
         let inspector = &shared.tree.inspector;
-        let Some(file) = opened_in_place::open(call, view, classifier, inspector) else {
+        let Some(file) = opened_in_place::open(call, &view.decoded, classifier, inspector) else {
             return false;
         };
         // Until here, what was read may be another process's.
