@@ -131,7 +131,14 @@ impl<'a> Lab<'a> {
 
     fn request(&self, text: &str) -> String {
         match self.server.client {
-            Client::Connection => self.over_a_connection(text),
+            Client::Connection => loop {
+                let answer = self.over_a_connection(text);
+                // redis listens before it has read its data.
+                if !answer.contains("-LOADING") {
+                    break answer;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            },
             Client::Program(words) => self.by_a_program(words, text),
         }
     }
