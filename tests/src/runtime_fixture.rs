@@ -240,7 +240,10 @@ const OWN_FOLDERS: &str = "/var/lib/containerd /run/containerd /var/lib/containe
 pub fn with_own_folders(script: &str) -> String {
     format!(
         "for folder in {OWN_FOLDERS}; do test ! -d $folder || mount -t tmpfs none $folder; done
-mkdir -p image/bin /var/lib/containerd /var/lib/containers
+mkdir -p image/bin /var/lib/containerd /var/lib/containers /run/tollgate
+mount -t tmpfs none /run/tollgate
+# podman starts the runtime without TOLLGATE_RUNTIME_STATE, so the state is in the default folder.
+entries() {{ find state /run/tollgate/runtime -mindepth 2 2> /dev/null || true; }}
 cp /bin/busybox image/bin/
 tar -C image -c . | podman --runtime runc import --change 'LABEL maker=tests' - localhost/tiny:1.2 \
     > import.out 2>&1

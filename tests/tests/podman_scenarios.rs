@@ -35,9 +35,6 @@ runtime_supports_nocgroup = [$NO_CGROUPS]
 END
 export CONTAINERS_CONF=$PWD/containers.conf I=localhost/tiny:1.2 ID
 mkdir storage; mount -t tmpfs none storage
-# podman starts the runtime without TOLLGATE_RUNTIME_STATE, so the state is in the default folder.
-mkdir -p /run/tollgate; mount -t tmpfs none /run/tollgate
-entries() { find state /run/tollgate/runtime -mindepth 2 2> /dev/null || true; }
 cat > bin/p <<END
 #!/bin/sh
 exec podman --root $PWD/storage --runroot $PWD/run --cgroup-manager cgroupfs --log-level error \$FLAGS "\$@"

@@ -730,10 +730,6 @@ fn podman_takes_it_for_its_runtime() {
             r#"
 podman="podman --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml \
     --cgroup-manager cgroupfs"
-# podman starts the runtime without TOLLGATE_RUNTIME_STATE, so the state is in the default folder.
-mkdir -p /run/tollgate
-mount -t tmpfs none /run/tollgate
-entries() { find state /run/tollgate/runtime -mindepth 2 2> /dev/null || true; }
 common="--network none --ulimit nofile=1024:1024 --ulimit nproc=1000:1000"
 $podman run --rm --name web --label team=red --annotation org.example.team=blue $common \
     localhost/tiny:1.2 /bin/busybox echo said

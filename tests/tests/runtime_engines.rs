@@ -62,12 +62,15 @@ containerd --config $config > containerd.log 2>&1 & daemon=$!
 for try in $(seq 100); do ctr -a containerd.sock version > /dev/null 2>&1 && break; sleep 0.1; done
 ctr -a containerd.sock -n k8s.io image import pod.tar > import.out
 touch ready
-for try in $(seq 1200); do test ! -e done || break; sleep 0.05; done
+seen=
+for try in $(seq 1200); do test ! -e done || break; test -n "$seen" || seen=$(entries); sleep 0.05; done
 ln bin/tollgate-runtime bin/tollgate
 bin/tollgate doctor --json > doctor.json || true
 kill $daemon; wait $daemon || true
 settle
-test -z "$(find state -mindepth 2)"
+# The check can fail: containers had entries while they lived.
+test -n "$seen"
+test -z "$(entries)"
 "#;
 
 /// Tells the script that the test is done, also if it fails.
@@ -313,6 +316,7 @@ live() {
     await one
     case $(plain state $ID) in *'"running"'*) ;; *) exit 93 ;; esac
     plain exec $ID echo $1
+    test -n "$(find state -mindepth 2)"
     plain kill $ID KILL
     plain delete --force $ID
     rm out/one

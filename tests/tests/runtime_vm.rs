@@ -540,13 +540,14 @@ status=0; $podman run --rm $common localhost/tiny:1.2 /bin/busybox sh -c 'exit 9
 echo "status $status"
 $podman run -d --name long $common localhost/tiny:1.2 /bin/busybox sleep 1000 > id
 $podman exec long /bin/busybox echo inside
+test -n "$(entries)"
 $podman stop --time 0 long > /dev/null
 $podman inspect --format '{{.State.Status}}' long
 $podman rm long > /dev/null
 $podman run --rm -t $common localhost/tiny:1.2 /bin/busybox true 2> terminal.txt && exit 5
 grep -q 'terminals are not supported' terminal.txt
 ended
-test -z "$(find state -mindepth 2)"
+test -z "$(entries)"
 "#,
         ),
     );
@@ -583,10 +584,11 @@ echo "status $status"
 $run -d localhost/tiny:1.2 long /bin/busybox sleep 1000
 ctr task exec --exec-id e1 long /bin/busybox echo inside
 ctr task ls | grep -q '^long .*RUNNING'
+test -n "$(entries)"
 ctr task kill --signal 9 long
 for try in $(seq 100); do ctr task rm long > /dev/null 2>&1 && break; sleep 0.1; done
 ctr container rm long
-test -z "$(find state -mindepth 2)"
+test -z "$(entries)"
 kill $daemon; wait $daemon || true
 ended
 "#,

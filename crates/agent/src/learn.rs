@@ -1,5 +1,7 @@
 //! Records the behaviour of a workload, to generate a policy.
 
+mod paths;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{PipeWriter, Read as _, Write as _};
@@ -22,6 +24,7 @@ use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
+use self::paths::{SHARED_FOLDERS, is_name, names, without_temporary};
 use crate::policy_files::partial_rules;
 
 /// Builds a model and writes a policy from it, once.
@@ -57,6 +60,8 @@ pub struct Observations {
     pub model: Model,
     /// Processes that did something.
     processes: BTreeSet<u32>,
+    /// Folders that the command made directly in one for temporary files.
+    temporary: BTreeSet<String>,
     /// Kernel events about used capabilities, where available.
     needs: Option<ListenerHelper>,
 }
@@ -127,7 +132,7 @@ impl Learner {
         // Pids are positive.
         let pid = u32::try_from(event.process.pid.0).unwrap_or_default();
         seen.meet(pid);
-        let model = &mut seen.model;
+        let (model, temporary) = (&mut seen.model, &mut seen.temporary);
         model.note_call(violation.call, &violation.args);
         let call = violation.call.name();
         // `fs.path` is known only after a call has succeeded, the arguments of calls that make, move and remove
@@ -138,7 +143,7 @@ impl Learner {
         };
         let paths: Vec<String> = paths
             .iter()
-            .filter_map(|name| text_of(fields, name).filter(|text| text.starts_with('/')))
+            .filter_map(|name| text_of(fields, name).filter(|text| is_name(text)))
             .collect();
         if call.starts_with("exec") {
             note_exec(model, event, &paths);
@@ -149,6 +154,11 @@ impl Learner {
                 value(fields, "evt.is_open_write"),
                 Some(AlertValue::Bool(true))
             );
+            let is_folder = ["mkdir", "mkdirat"].contains(&call);
+            let paths = match is_folder {
+                true => without_temporary(paths, temporary),
+                false => paths,
+            };
             note_files(model, event, violation, &paths, is_open_write);
         }
     }
@@ -194,8 +204,9 @@ impl Learner {
         if !self.quiet {
             let path = self.output.display();
             terminal::complain(&format!(
-                "tollgate: wrote {path}; apply it: tollgate enforce --policy {path} -- CMD\n{}",
-                self.completeness(&seen)
+                "tollgate: wrote {path}; apply it: tollgate enforce --policy {path} -- CMD\n{}{}",
+                self.completeness(&seen),
+                whole_folders(&seen)
             ));
         }
         Ok(())
@@ -217,6 +228,22 @@ impl Learner {
                 news.join(", ")
             ),
         }
+    }
+}
+
+/// Says which shared folders the policy allows as a whole, and how to avoid it.
+fn whole_folders(seen: &Model) -> String {
+    let whole = SHARED_FOLDERS.iter().copied();
+    let whole: Vec<&str> = whole
+        .filter(|folder| seen.makes.contains(*folder))
+        .collect();
+    match &whole[..] {
+        [] => String::new(),
+        whole => format!(
+            "tollgate: the policy allows all of {}, because CMD makes files there whose names may change; give it a folder \
+             of its own (TMPDIR) and learn again\n",
+            whole.join(", ")
+        ),
     }
 }
 
@@ -266,6 +293,16 @@ impl Observations {
 
     fn settled(mut self) -> Model {
         self.settle();
+        for folder in &self.temporary {
+            // A folder that is there when the command has ended is there in the next run: it alone is needed.
+            let is_kept = fs::symlink_metadata(folder).is_ok_and(|data| data.is_dir());
+            let made = match is_kept {
+                true => format!("{folder}/."),
+                false => folder.clone(),
+            };
+            self.model.note_make(&made);
+            self.model.note_write(folder);
+        }
         self.model
     }
 }
@@ -366,12 +403,14 @@ fn note_files(
     let changes = is_open_write || is_maker || CHANGERS.contains(&call);
     for path in paths.iter().flat_map(|path| names(event, path)) {
         // A file that exists now may be missing in the next run; a device will not.
-        if is_maker || (creates(violation) && !is_special(&path)) {
+        let may_make = is_maker || (creates(violation) && !is_special(&path));
+        if may_make && !path.starts_with("/proc/") {
             model.note_make(&path);
         }
-        match changes {
-            true => model.note_write(&path),
-            false => model.note_read(&path),
+        match (changes, LOOKERS.contains(&call)) {
+            (true, _) => model.note_write(&path),
+            (false, true) => model.note_look(&path),
+            (false, false) => model.note_read(&path),
         }
     }
 }
@@ -405,6 +444,21 @@ const MAKERS: [&str; 16] = [
     "symlinkat",
     "unlink",
     "unlinkat",
+];
+
+/// Calls that ask about a file and do not open it.
+const LOOKERS: [&str; 11] = [
+    "access",
+    "faccessat",
+    "faccessat2",
+    "getxattr",
+    "lstat",
+    "newfstatat",
+    "readlink",
+    "readlinkat",
+    "stat",
+    "statfs",
+    "statx",
 ];
 
 /// Fields with paths, of which violations are recorded; the last five are arguments.
@@ -452,23 +506,6 @@ const CHANGERS: [&str; 26] = [
     "utimensat",
     "utimes",
 ];
-
-/// Returns a path as given and absolute, and the path it resolves to.
-fn names(event: &Event<'_>, path: &str) -> Vec<String> {
-    let own = format!("/proc/{}/cwd", event.process.pid.0);
-    let absolute = match path.starts_with('/') {
-        true => PathBuf::from(path),
-        false => match fs::read_link(own) {
-            Ok(folder) => folder.join(path),
-            // The process has ended, and with it the exec.
-            Err(_) => return Vec::new(),
-        },
-    };
-    let real = fs::canonicalize(&absolute);
-    let both = [Some(absolute), real.ok()];
-    let text = |path: PathBuf| path.to_str().map(str::to_owned);
-    both.into_iter().flatten().filter_map(text).collect()
-}
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     text_file::replace(path, text).map_err(|error| unwritable(path, &error))

@@ -241,6 +241,7 @@ fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
         Entry::ConnectPorts { first, last, .. } => Some((*first, *last)),
         Entry::Hole { .. }
         | Entry::Only { .. }
+        | Entry::Own { .. }
         | Entry::AnyRuleset
         | Entry::Domain
         | Entry::AbstractSockets => None,

@@ -10,7 +10,7 @@ use abi::{Arch, Capabilities, Errno, Syscall};
 
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
-use crate::compile::{Grade, MachineFeatures, accept_list, alone, assess};
+use crate::compile::{Grade, MachineFeatures, accept_list, alone, assess, process_files};
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::pattern::Pattern;
 use crate::restriction::{
@@ -197,14 +197,26 @@ impl Model {
         }
     }
 
-    /// Records a file that was opened, inspected or listed.
+    /// Records a file that was opened or listed.
     pub fn note_read(&mut self, file: &str) {
+        self.refuse_read(file);
+        put(&mut self.reads, generalised(file));
+    }
+
+    /// Records a file whose name, kind or link was looked at, and that was not opened.
+    pub fn note_look(&mut self, file: &str) {
+        self.refuse_read(file);
+        if !file.starts_with("/proc/") {
+            put(&mut self.reads, generalised(file));
+        }
+    }
+
+    fn refuse_read(&mut self, file: &str) {
         self.refuse("reads", file, |restriction| match restriction {
             Restriction::File { path, access } => access.read && path.matches(file),
             Restriction::Disk { access } => access.read && is_disk(file),
             _ => false,
         });
-        put(&mut self.reads, generalised(file));
     }
 
     /// Records a file that was changed in any way.
@@ -532,7 +544,7 @@ impl Model {
     fn allowed_files(&self) -> BTreeMap<String, String> {
         let mut allowed: BTreeMap<String, [bool; 3]> = BTreeMap::new();
         let mut allow = |file: &str, kinds: [bool; 3]| {
-            let known = allowed.entry(allowable(file)).or_default();
+            let known = allowed.entry(allowable(file, kinds)).or_default();
             for (known, more) in known.iter_mut().zip(kinds) {
                 *known |= more;
             }
@@ -722,8 +734,16 @@ fn generalised(file: &str) -> String {
 }
 
 /// A path of the model as a policy expresses it: the path itself, or everything below the folder in which it
-/// varies.
-fn allowable(file: &str) -> String {
+/// varies. All of `/proc` stands for a file of a process that no agent opens.
+fn allowable(file: &str, kinds: [bool; 3]) -> String {
+    let pattern = Pattern::parse(file).ok();
+    if let Some(pattern) = pattern.filter(process_files::is_of_processes) {
+        let example = file.replace('*', "1");
+        return match process_files::is_served_for(&example, kinds[1]) && !kinds[2] {
+            true => pattern.text().to_owned(),
+            false => "/proc/**".to_owned(),
+        };
+    }
     let is_fit = |file: &str| Pattern::parse(file).is_ok_and(|pattern| pattern.literal().is_some());
     if is_fit(file) {
         return file.to_owned();
@@ -993,9 +1013,31 @@ mod tests {
         }
         assert!(allowed.contains_key("/tmp/input"));
         model.note_make("/tmp/made-by-it");
-        model.note_read("/proc/12/status");
         let allowed = model.allowed_files();
-        assert!(allowed.contains_key("/tmp/**") && allowed.contains_key("/proc/**"));
+        assert!(allowed.contains_key("/tmp/**") && !allowed.contains_key("/proc/**"));
+    }
+
+    #[test]
+    fn files_of_processes_are_allowed_by_kind_as_far_as_an_agent_opens_them() {
+        let mut model = Model::default();
+        for file in [
+            "/proc/self/smaps",
+            "/proc/self/task/418/stat",
+            "/proc/12/status",
+        ] {
+            model.note_read(file);
+        }
+        model.note_write("/proc/self/oom_score_adj");
+        model.note_look("/proc/12/exe");
+        let allowed = model.allowed_files();
+        assert_eq!(allowed["/proc/self/smaps"], "read");
+        assert_eq!(allowed["/proc/self/task/*/stat"], "read");
+        assert_eq!(allowed["/proc/self/oom_score_adj"], "read, write");
+        assert_eq!(allowed["/proc/*/status"], "read");
+        assert!(!allowed.contains_key("/proc/**"), "{allowed:?}");
+        model.note_read("/proc/12/environ");
+        let allowed = model.allowed_files();
+        assert!(allowed.contains_key("/proc/**") && !allowed.contains_key("/proc/*/environ"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Policies learnt of real programs: a second run that does other work of the same kind is not denied anything, and
 //! attacks through the program are.
 
+mod cron;
 mod lab;
 mod servers;
 mod services;

@@ -1,8 +1,8 @@
-//! Servers as Debian packages them: nginx, redis.
+//! Servers as Debian packages them: nginx, redis, PostgreSQL, sshd.
 
 use std::path::Path;
 
-use crate::lab::{END_FILE, Server, check};
+use crate::lab::{Client, END_FILE, Server, check};
 
 const NGINX: &str = r"
 daemon off; pid %W/made/nginx.pid; error_log %W/made/error.log; user www-data;
@@ -52,6 +52,7 @@ fn nginx_starts_again_and_serves_other_files_and_attacks_through_it_fail() {
         reads: &["/etc/passwd"],
         done: "done",
         refused: "403",
+        client: Client::Connection,
     };
     check(&server);
 }
@@ -96,5 +97,154 @@ fn redis_keeps_other_data_and_attacks_through_it_fail() {
         reads: &[],
         done: "+OK",
         refused: "-ERR",
+        client: Client::Connection,
+    });
+}
+
+/// Run by the user postgres, who makes the database first; `run.sh` ends it as nginx is ended.
+const POSTGRES: &str = "\
+bin=$(echo /usr/lib/postgresql/*/bin)
+/usr/bin/setpriv --reuid postgres --regid postgres --init-groups $bin/postgres -D %W/made/base -k %W/made -c listen_addresses=127.0.0.1 -p %P -c fsync=off &
+while [ ! -e %W/made/end ]; do sleep 0.1; done
+kill -INT $!; wait $!; rm %W/made/end
+";
+
+#[test]
+fn postgresql_answers_other_queries_and_attacks_through_it_fail() {
+    e2e::need_root!();
+    e2e::need_slow!();
+    if !Path::new("/usr/lib/postgresql").exists() {
+        e2e::skip!("needs postgresql", || Ok("there is none".to_owned()));
+    }
+    check(&Server {
+        build: &["/bin/sh", "%W/build.sh"],
+        command: &["/bin/sh", "%W/run.sh"],
+        files: &[
+            (
+                "build.sh",
+                "chmod 755 %W && chown postgres %W/made && exec setpriv --reuid postgres --regid postgres --init-groups \\
+                 $(echo /usr/lib/postgresql/*/bin)/initdb -A trust -D %W/made/base\n",
+            ),
+            ("run.sh", POSTGRES),
+        ],
+        learnt: &[
+            "create table one (a int primary key, b text); insert into one select i, 'text' from generate_series(1, 10000) i; \
+             select count(*) from one; checkpoint; select 'done';\n",
+            "begin; update one set b = b || a; rollback; vacuum one; analyze; select 'done';\n",
+            "set work_mem = '64kB'; select count(*) from (select a from one order by b || b) x; select 'done';\n",
+        ],
+        other: &[
+            "create table two as select a, md5(b) c from one; create index on two (c); \
+             select count(*) from two join one using (a) where c like 'a%'; checkpoint; select 'done';\n",
+            "set work_mem = '64kB'; select count(*) from (select b from one order by b, a desc) x; drop table two; select 'done';\n",
+        ],
+        attacks: &[
+            "select 'wo' || 'n' from (select pg_read_file('/etc/hostname') x) y where length(x) > 0;\n",
+            "create table p (a text); copy p from program '/usr/bin/id'; select 'wo' || 'n' from p;\n",
+            "copy (select 1) to '/tmp/tollgate-new'; select 'wo' || 'n' where pg_stat_file('/tmp/tollgate-new') is not null;\n",
+            "select 'wo' || 'n' from pg_ls_dir('/root/.ssh') limit 1;\n",
+        ],
+        end: END_FILE,
+        won: "won",
+        reads: &["/etc/passwd"],
+        done: "done",
+        refused: "ERROR",
+        client: Client::Program(&[
+            "/usr/bin/psql",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            "%P",
+            "-U",
+            "postgres",
+            "-At",
+            "-d",
+            "postgres",
+        ]),
+    });
+}
+
+const SSHD: &str = r"
+Port %P
+ListenAddress 127.0.0.1
+HostKey %W/data/host
+AuthorizedKeysFile %W/data/keys
+PidFile none
+PasswordAuthentication no
+StrictModes no
+UsePAM yes
+";
+
+const SSH: [&str; 15] = [
+    "/usr/bin/ssh",
+    "-F",
+    "none",
+    "-i",
+    "%W/data/key",
+    "-o",
+    "StrictHostKeyChecking=no",
+    "-o",
+    "UserKnownHostsFile=/dev/null",
+    "-o",
+    "LogLevel=ERROR",
+    "-p",
+    "%P",
+    "postgres@127.0.0.1",
+    "/bin/sh",
+];
+
+/// A session is a process of its own, with a shell that reads the request, of a user that has one and no files at home
+/// that it reads.
+#[test]
+fn sshd_runs_other_sessions_and_attacks_in_them_fail() {
+    e2e::need_root!();
+    e2e::need_slow!();
+    if !Path::new("/usr/sbin/sshd").exists() || !Path::new("/usr/lib/postgresql").exists() {
+        e2e::skip!("needs sshd and the user of postgresql", || Ok(
+            "one is missing".to_owned()
+        ));
+    }
+    check(&Server {
+        build: &["/bin/sh", "%W/build.sh"],
+        command: &["/bin/sh", "%W/run.sh"],
+        files: &[
+            (
+                "build.sh",
+                "mkdir -p /run/sshd && cd %W/data && ssh-keygen -q -t ed25519 -N '' -f host && \
+                 ssh-keygen -q -t ed25519 -N '' -f key && cp key.pub keys && chmod 600 key && \
+                 chmod 755 %W && chown postgres %W/made\n",
+            ),
+            ("sshd_config", SSHD),
+            (
+                "run.sh",
+                "/usr/sbin/sshd -D -e -f %W/sshd_config & \
+                        while [ ! -e %W/made/end ]; do sleep 0.1; done; kill $!; wait $!; rm %W/made/end\n",
+            ),
+            ("data/a.txt", "done a\n"),
+            ("data/b.txt", "done b\n"),
+            ("data/c.txt", "done c\n"),
+        ],
+        learnt: &[
+            "cat %W/data/a.txt\n",
+            "cat %W/data/b.txt; echo text > %W/made/one\n",
+        ],
+        other: &[
+            "cat %W/data/c.txt; echo other > %W/made/two\n",
+            "cat %W/data/a.txt %W/data/c.txt\n",
+        ],
+        attacks: &[
+            "/usr/bin/id && echo won\n",
+            "cat /proc/1/environ && echo won\n",
+            "cat /etc/hostname && echo won\n",
+            "echo x > /etc/tollgate-new && echo won\n",
+            "echo x > /tmp/tollgate-new && echo won\n",
+            "cat /etc/ssh/sshd_config && echo won\n",
+        ],
+        end: END_FILE,
+        won: "won",
+        reads: &["/etc/passwd", "/etc/shadow"],
+        done: "done",
+        refused: "denied",
+        client: Client::Program(&SSH),
     });
 }

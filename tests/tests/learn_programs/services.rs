@@ -1,10 +1,10 @@
-//! Services in three languages that do what they are asked: their work, and what an intruder would have them do.
+//! Services in five languages that do what they are asked: their work, and what an intruder would have them do.
 
 use std::path::Path;
 
 use e2e::Scratch;
 
-use crate::lab::{Server, check};
+use crate::lab::{Client, Server, check};
 
 const NUMBERS: [(&str, &str); 4] = [
     ("data/a.json", "[1, 2]"),
@@ -39,6 +39,7 @@ fn service(
         reads: &[],
         done: "done",
         refused: "lost",
+        client: Client::Connection,
     }
 }
 
@@ -166,5 +167,38 @@ fn a_go_service_works_on_other_input_and_attacks_through_it_fail() {
         ],
     );
     server.build = &["/bin/sh", "%W/build.sh", "%W"];
+    check(&server);
+}
+
+#[test]
+fn a_java_service_works_on_other_input_and_attacks_through_it_fail() {
+    e2e::need_root!();
+    e2e::need_slow!();
+    if !Path::new("/usr/bin/javac").exists() {
+        e2e::skip!("needs a JDK", || Ok("there is no javac".to_owned()));
+    }
+    let mut server = service(
+        &["/usr/bin/java", "-cp", "%W", "Service"],
+        &[
+            (
+                "Service.java",
+                include_str!("../../fixtures/learn/Service.java"),
+            ),
+            NUMBERS[0],
+            NUMBERS[1],
+            NUMBERS[2],
+            NUMBERS[3],
+        ],
+        &[
+            "GET /attack/shadow HTTP/1.0\r\n\r\n",
+            "GET /attack/environ HTTP/1.0\r\n\r\n",
+            "GET /attack/run HTTP/1.0\r\n\r\n",
+            "GET /attack/etc HTTP/1.0\r\n\r\n",
+            "GET /attack/root HTTP/1.0\r\n\r\n",
+        ],
+    );
+    server.build = &["/usr/bin/javac", "-d", "%W", "%W/Service.java"];
+    // The virtual machine asks for the name of its user.
+    server.reads = &["/etc/passwd"];
     check(&server);
 }

@@ -23,6 +23,7 @@ mod losses;
 mod mediate;
 pub(crate) mod names;
 mod obstacle;
+mod opened_in_place;
 mod privileges;
 mod proc_entries;
 mod progress;

@@ -11,7 +11,7 @@ use abi::constant::{CLONE_VFORK, PTRACE_TRACEME};
 use bumpalo::Bump;
 use event::{Evaluator, LiveProcess, Outcome, Process, Relevance, Stage, Tid};
 
-use sys::notify::Received;
+use sys::notify::{AddMode, Received};
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
@@ -26,7 +26,7 @@ use super::tracer::{CallOwner, FollowedCall, TracerRequest};
 use super::verify::{self, ReportedOnce};
 use super::wake_up::ArrivalWatcher;
 use super::worker::{CallEvaluator, CallView, Role};
-use super::{ReceiverSlot, RingAnswer, Shared, init_restriction, mediate};
+use super::{ReceiverSlot, RingAnswer, Shared, init_restriction, mediate, opened_in_place};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode;
@@ -322,6 +322,9 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let live = LiveProcess::default();
         let mut view = CallView::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
+        if self.opens_in_place(&view) {
+            return;
+        }
         if role == Role::Plain && !shared.is_state(call) && self.rejects_unnamed(&mut view) {
             self.let_go(&view, None);
             return;
@@ -359,6 +362,35 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
         Counters::add(&counters.unevaluated);
         shared.answer(call.id);
+    }
+
+    /// Opens a file in the caller's place, if the policy allows that and Landlock cannot; returns false if the call goes
+    /// on.
+    fn opens_in_place(&mut self, view: &CallView<'_>) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let (call, classifier) = (view.call, shared.confiner.classifier());
+        if !classifier.opens_files() || !opened_in_place::may_be_asked(call, &view.decoded) {
+            return false;
+        }
+        let Some(process) = self.caller(call).filter(|process| !process.sets_up()) else {
+            return false;
+        };
+        let inspector = &shared.tree.inspector;
+        let Some(file) = opened_in_place::open(call, &view.decoded, classifier, inspector) else {
+            return false;
+        };
+        // Until here, what was read may be another process's.
+        let flags = opened_in_place::descriptor_flags(call);
+        let given = shared
+            .listener
+            .add_fd(call.id, file.as_fd(), None, flags, AddMode::Add);
+        // A caller without a free descriptor is told so by the kernel.
+        let Ok(Some(number)) = given else {
+            return false;
+        };
+        self.finish(view, Outcome::Returned(number.into()), &process);
+        shared.answer_instead(call.id, Ok(number.into()));
+        true
     }
 
     /// Tracks shared memory, and requests for an io_uring; returns true if the call was refused.

@@ -17,7 +17,7 @@ use super::landlock::{
     MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
 };
 use super::seccomp::{Action, CallRule, without_rings};
-use super::{MachineFeatures, caps};
+use super::{MachineFeatures, caps, process_files};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
@@ -88,6 +88,8 @@ pub struct DenialCause<'a> {
 pub struct DenialClassifier {
     pub(super) holes: Vec<(String, Pattern, u64)>,
     pub(super) only: Vec<(String, Pattern, u64)>,
+    /// Files of processes that the agent opens.
+    pub(super) own: Vec<(String, Pattern, u64)>,
     pub(super) ports: Vec<(String, u16, u16)>,
     /// Mount and unmount calls by rule. `any_ruleset` is the first rule on files, under which both fail too.
     pub(super) mounts: Vec<(String, Syscall)>,
@@ -164,7 +166,10 @@ const ACCESS_MODE: u64 = 3;
 const READ_ONLY: u64 = 0;
 const WRITE_ONLY: u64 = 1;
 const CREATES: u64 = 0o100;
+const EXCLUSIVE: u64 = 0o200;
 const TRUNCATES: u64 = 0o1000;
+/// `O_TMPFILE` with the `O_DIRECTORY` in it.
+const NAMELESS: u64 = 0o20_200_000;
 const PATH_ONLY: u64 = 0o10_000_000;
 
 /// Calls that inspect another process.
@@ -214,6 +219,7 @@ impl DenialClassifier {
                     rule, path, rights, ..
                 } => self.holes.push((rule, path, rights)),
                 Entry::Only { rule, path, rights } => self.only.push((rule, path, rights)),
+                Entry::Own { rule, path, rights } => self.own.push((rule, path, rights)),
                 Entry::ConnectPorts { rule, first, last } => self.ports.push((rule, first, last)),
                 Entry::Domain => self.domains.push(rule.id.clone()),
                 Entry::AnyRuleset => self.add_mounts(rule),
@@ -385,6 +391,41 @@ impl DenialClassifier {
         landlock
             .map(by(EnforcerKind::Landlock))
             .or_else(|| self.capability(attempt).map(by(EnforcerKind::Caps)))
+    }
+
+    /// Returns true if the policy may allow files that the agent opens for a caller.
+    #[must_use]
+    pub fn opens_files(&self) -> bool {
+        !self.own.is_empty() || !self.only.is_empty()
+    }
+
+    /// Returns true if a nameless file (`O_TMPFILE`) may be made in a folder, as a call asks for it: the policy names the
+    /// folder itself for writing. Landlock would need a rule that is for all files in it.
+    #[must_use]
+    pub fn makes_nameless(&self, call: Syscall, args: [u64; 6], folder: &str) -> bool {
+        let Some(deed @ FileAction::Open(flags)) = deed(call.base()) else {
+            return false;
+        };
+        let is_nameless = args[usize::from(flags)] & NAMELESS == NAMELESS;
+        let rights = deed.rights(args, PathKind::File);
+        let is_allowed = |(_, pattern, allowed): &(String, Pattern, u64)| {
+            rights & !allowed == 0 && pattern.literal() == Some(folder)
+        };
+        is_nameless && self.only.iter().any(is_allowed)
+    }
+
+    /// Returns true if the agent opens `/proc/self/...` or `/proc/NUMBER/...`, as a call asks for it.
+    #[must_use]
+    pub fn opens_own_file(&self, call: Syscall, args: [u64; 6], named: &NamedFile) -> bool {
+        let Some(deed @ FileAction::Open(flags)) = deed(call.base()) else {
+            return false;
+        };
+        let rights = deed.rights(args, named.is);
+        let is_plain = args[usize::from(flags)] & (EXCLUSIVE | PATH_ONLY) == 0;
+        let is_allowed = |(_, pattern, allowed): &(String, Pattern, u64)| {
+            rights & !allowed == 0 && pattern.matches(&named.path)
+        };
+        is_plain && process_files::is_served(&named.path, rights) && self.own.iter().any(is_allowed)
     }
 
     fn mount(&self, attempt: &Attempt<'_>) -> Option<&str> {

@@ -18,13 +18,13 @@ pub(super) use super::landlock_rights::{
 };
 pub use super::machine::LANDLOCK_SCOPES as SCOPES;
 use super::part::{Assessment, CompiledPart, lower_rule};
-use super::{MachineFeatures, NameKind, caps};
+use super::{MachineFeatures, NameKind, caps, process_files};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{
-    Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
+    AllowedFile, Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
 };
 
 /// Rule compiler for `Landlock`.
@@ -76,6 +76,15 @@ pub enum Entry {
         /// `LANDLOCK_ACCESS_FS_*`.
         rights: u64,
     },
+    /// Files of processes below `/proc`, which the agent opens ([`process_files`]).
+    Own {
+        /// Id of the rule.
+        rule: String,
+        /// Below `/proc/self` or `/proc/*`.
+        path: Pattern,
+        /// `LANDLOCK_ACCESS_FS_*`.
+        rights: u64,
+    },
     /// Requires only that a ruleset on files exists.
     AnyRuleset,
     /// Requires only that a domain exists: processes outside of it are out of reach.
@@ -112,7 +121,7 @@ impl Profile {
         let entries: Vec<_> = lowered.flat_map(|lowered| lowered.entries).collect();
         let handled = entries.iter().fold(0, |sum, entry| match entry {
             Entry::Hole { rights, .. } => sum | rights | REFER,
-            Entry::AnyRuleset | Entry::Only { .. } => ALL_RIGHTS,
+            Entry::AnyRuleset | Entry::Only { .. } | Entry::Own { .. } => ALL_RIGHTS,
             Entry::Domain | Entry::AbstractSockets | Entry::ConnectPorts { .. } => sum,
         });
         Self { handled, entries }
@@ -128,7 +137,7 @@ impl Entry {
     /// Returns true if the entry needs a ruleset that handles rights on files.
     fn is_on_files(&self) -> bool {
         match self {
-            Self::Hole { .. } | Self::Only { .. } | Self::AnyRuleset => true,
+            Self::Hole { .. } | Self::Only { .. } | Self::Own { .. } | Self::AnyRuleset => true,
             Self::Domain | Self::AbstractSockets | Self::ConnectPorts { .. } => false,
         }
     }
@@ -199,16 +208,7 @@ fn lower_one(
         Restriction::Mount(_) => {
             CompiledPart::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
-        Restriction::OnlyFiles(files) => {
-            let lowered = CompiledPart::many(files.iter().map(|file| Entry::Only {
-                rule: rule.id.clone(),
-                path: file.path.clone(),
-                // An accessible device may be used in full, including ioctl.
-                rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
-            }));
-            any_ruleset_breaks(lowered, ALL_RIGHTS)
-                .gap("mode, owner, times and extended attributes can still be changed")
-        }
+        Restriction::OnlyFiles(files) => lower_only_files(rule, files, machine),
         Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyPeers(_) if rule.verdict.denies() => lower_peers(rule),
         Restriction::OnlyPeers(_) => {
@@ -223,6 +223,17 @@ fn lower_one(
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => CompiledPart::missing("Landlock has no right for it"),
     }
+}
+
+/// Denies all files but these.
+fn lower_only_files(
+    rule: &Rule,
+    files: &[AllowedFile],
+    machine: &MachineFeatures,
+) -> CompiledPart<Entry> {
+    let allowed = process_files::lower_allowed(rule, files, machine);
+    any_ruleset_breaks(allowed, ALL_RIGHTS)
+        .gap("mode, owner, times and extended attributes can still be changed")
 }
 
 /// Lowers a rule on processes outside.
@@ -414,7 +425,7 @@ fn lower_file(
 }
 
 /// The Landlock rights of a kind of access.
-fn rights(access: FileAccess) -> u64 {
+pub(super) fn rights(access: FileAccess) -> u64 {
     let mut rights = 0;
     if access.read {
         rights |= READ;
@@ -467,6 +478,9 @@ impl fmt::Display for Entry {
                 write!(f, "withhold {} on {path}", names(*rights))
             }
             Self::Only { path, rights, .. } => write!(f, "grant {} on {path}", names(*rights)),
+            Self::Own { path, rights, .. } => {
+                write!(f, "the agent opens {path} ({})", names(*rights))
+            }
             Self::AnyRuleset => f.write_str("a ruleset that handles files, and allows all"),
             Self::Domain => f.write_str("a domain of its own"),
             Self::AbstractSockets => f.write_str("no abstract Unix sockets of others"),

@@ -14,6 +14,7 @@ mod machine;
 mod narrow;
 mod part;
 pub mod portable;
+pub mod process_files;
 pub mod seccomp;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -14,6 +14,9 @@ use crate::pattern::Pattern;
 pub struct PortableClassifier {
     holes: Vec<(String, String, u64)>,
     only: Vec<(String, String, u64)>,
+    /// Earlier builds left none. Their agents ignore it, and Landlock denies these files.
+    #[serde(default)]
+    own: Vec<(String, String, u64)>,
     ports: Vec<(String, u16, u16)>,
     mounts: Vec<(String, String)>,
     any_ruleset: Option<String>,
@@ -63,6 +66,7 @@ impl From<&DenialClassifier> for PortableClassifier {
         Self {
             holes: by_pattern(&classifier.holes),
             only: by_pattern(&classifier.only),
+            own: by_pattern(&classifier.own),
             ports: classifier.ports.clone(),
             mounts: mounts
                 .map(|(rule, call)| (rule.clone(), call.name().to_owned()))
@@ -96,6 +100,7 @@ impl TryFrom<PortableClassifier> for DenialClassifier {
         Ok(Self {
             holes: by_pattern(portable.holes)?,
             only: by_pattern(portable.only)?,
+            own: by_pattern(portable.own)?,
             ports: portable.ports,
             mounts: portable
                 .mounts

@@ -7,6 +7,7 @@ use yaml::{Location, Node};
 use super::body::Switches;
 use super::network;
 use super::reader::{Fields, Reader};
+use crate::compile::process_files;
 use crate::diagnostic::Code;
 use crate::pattern::Pattern;
 use crate::policy::{Rule, RuleAction, RuleOrigin};
@@ -108,7 +109,8 @@ pub(super) fn read_only_files(
         let fields = reader.fields(item, &id, &["pattern", "permissions"]);
         let pattern = reader.required(&fields, &id, "pattern")?;
         let path = read_pattern(reader, pattern, "pattern")?;
-        if path.literal().or_else(|| path.subtree()).is_none() {
+        let is_one = path.literal().or_else(|| path.subtree()).is_some();
+        if !is_one && !process_files::is_of_processes(&path) {
             let message = format!("`{path}` is neither a path nor a folder with `/**` after it");
             reader.problem(Code::UnknownValue, &pattern.location, message);
             return None;
