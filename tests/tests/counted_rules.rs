@@ -7,6 +7,9 @@ use e2e::{Identity, Watch, WatchResult, default_rules, need_root};
 
 const LOUD: &[&str] = &["Notice", "Warning", "Error", "Critical"];
 
+/// Seven questions about the machine.
+const SEVEN: &str = "id; uname -a; cat /etc/passwd; cat /etc/group; ip link; ip addr; ip route";
+
 /// `repeat NUMBER WORDS`: runs the words, in which $i counts. `session WORDS`: runs them in a session of their own.
 const WORDS: &str = "
 repeat() { i=0; while [ $i -lt $1 ]; do i=$((i+1)); eval \"$2\"; done; }
@@ -42,19 +45,21 @@ fn check(rule: &str, place: Environment, fires: &str, near_miss: &str) -> WatchR
 }
 
 #[test]
-fn who_asks_five_things_in_a_session_looks_the_machine_over() {
+fn who_asks_eight_things_in_a_session_looks_the_machine_over() {
     need_root!();
     let watched = check(
         "Machine looked over",
         Inside,
-        "session 'id; uname -a; cat /etc/passwd; ip link; uname -r; id -u; :'",
-        // Four things, and more in other sessions; the same thing ten times.
-        "session 'id; uname -a; cat /etc/passwd; ip link; :'
-         session 'id; uname -r; :'
+        &format!("session '{SEVEN}; ip rule; ip neigh; :'"),
+        // Seven things, besides what scripts ask, and more in other sessions; the same thing ten times.
+        &format!(
+            "session '{SEVEN}; uname -r; id -u; :'
+         session 'id; ip addr; :'
          session 'for i in 1 2 3 4 5 6 7 8 9 10; do id; done; :'",
+        ),
     );
     let alert = &watched.of("Machine looked over")[0];
-    assert_eq!(alert.field("count.number"), "5");
+    assert_eq!(alert.field("count.number"), "8");
     let values = alert.field("count.values");
     assert!(
         values.contains("uname -a") && values.contains("/etc/passwd"),
