@@ -72,7 +72,7 @@ pub struct Rollout {
     pub class: String,
     /// Bundle.
     pub bundle: Bundle,
-    /// The bundle before, which a rollback assigns again.
+    /// The last bundle before that all agents were to have and that was not halted, which a rollback assigns again.
     pub previous: Option<Bundle>,
     /// Part of the agents that get the bundle.
     pub percent: u8,

@@ -133,7 +133,9 @@ fn assign(
         "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT (class) DO UPDATE SET
-             previous = CASE rollouts.bundle WHEN excluded.bundle THEN rollouts.previous ELSE rollouts.bundle END,
+             -- What was halted, or did not reach all, was not found good: those who do not get the new one must not get it.
+             previous = nullif(CASE WHEN rollouts.bundle <> excluded.bundle AND rollouts.halted IS NULL AND rollouts.percent >= 100
+                 THEN rollouts.bundle ELSE rollouts.previous END, excluded.bundle),
              bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
              max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
              started_ns = excluded.started_ns, actor = excluded.actor",

@@ -5,6 +5,7 @@ use crate::bundles::{Assignment, BundleId, BundleReport, Gate, NewBundle, Rollou
 
 for_each_database! {
     a_bundle_is_kept_once_and_assigned_with_the_one_before,
+    a_bundle_that_was_not_found_good_is_none_to_go_back_to,
     a_roll_out_counts_what_its_agents_report,
     a_halted_roll_out_stays_so_until_it_is_changed,
 }
@@ -89,6 +90,29 @@ fn a_bundle_is_kept_once_and_assigned_with_the_one_before(fixture: &Fixture) {
             ("ann", "assign bundle")
         ]
     );
+}
+
+fn a_bundle_that_was_not_found_good_is_none_to_go_back_to(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let [good, halted, partial, last] = [1, 2, 3, 4].map(|version| bundle(store, version));
+    assign(store, good, 100, Gate::default());
+    assign(store, halted, 10, Gate::default());
+    assert!(store.halt("web", halted, "why").expect("writable"));
+    // The other nine tenths must not get the halted one now.
+    assign(store, partial, 10, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
+    assign(store, last, 10, Gate::default());
+    assert_eq!(versions(&rollout(store)), (4, Some(1)));
+    assign(store, last, 100, Gate::default());
+    store.halt("web", last, "why").expect("writable");
+    assign(store, partial, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
+    // A bundle is not the one before itself.
+    store.halt("web", partial, "why").expect("writable");
+    assign(store, good, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (1, None));
+    assign(store, partial, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
 }
 
 fn a_roll_out_counts_what_its_agents_report(fixture: &Fixture) {
