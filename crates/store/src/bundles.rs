@@ -205,7 +205,8 @@ pub trait Bundles {
     /// The database fails.
     fn rollout_of(&self, agent: AgentId) -> Result<Option<Rollout>, StoreError>;
 
-    /// Records what an agent says about its bundle, if that is new. Returns true if it is.
+    /// Keeps what an agent says about its bundle, if that is new. Returns true if it is. If the store does not know the
+    /// bundle, keeps nothing about the agent. The audit log gets each kind of report once a minute of an agent.
     ///
     /// # Errors
     ///

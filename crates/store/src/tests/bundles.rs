@@ -8,6 +8,7 @@ for_each_database! {
     a_bundle_that_was_not_found_good_is_none_to_go_back_to,
     a_roll_out_counts_what_its_agents_report,
     a_halted_roll_out_stays_so_until_it_is_changed,
+    an_agent_does_not_fill_the_audit_log,
 }
 
 fn bundle(store: &dyn Store, version: u64) -> BundleId {
@@ -199,4 +200,32 @@ fn a_halted_roll_out_stays_so_until_it_is_changed(fixture: &Fixture) {
         (rollout(store).halted, rollout(store).health.refused),
         (None, 0)
     );
+}
+
+fn an_agent_does_not_fill_the_audit_log(fixture: &Fixture) {
+    let store = &*fixture.store;
+    assign(store, bundle(store, 1), 100, Gate::default());
+    let note = |digest: &str, refused: Option<String>| {
+        let digest = digest.to_owned();
+        let report = BundleReport { digest, refused };
+        store.note_bundle(fixture.agent, report).expect("writable")
+    };
+    let recorded = || -> Vec<_> {
+        let audit = store.audit(1000).expect("readable");
+        let of_agent = audit
+            .iter()
+            .filter(|entry| entry.actor.starts_with("agent "));
+        of_agent.map(|entry| entry.action.clone()).collect()
+    };
+    assert!(!note("d7", None), "nobody knows that bundle");
+    assert!(note("d1", None));
+    for reason in 0..20 {
+        assert!(note("d1", Some(reason.to_string())));
+        assert!(note("d1", None));
+    }
+    assert_eq!(recorded(), ["refuse bundle", "take bundle"]);
+    assert_eq!(rollout(store).health.in_force, 1);
+    // What is in force now is another one.
+    assert!(note("d7", None) && !note("d8", Some("why".to_owned())));
+    assert_eq!((rollout(store).health.in_force, recorded().len()), (0, 2));
 }
