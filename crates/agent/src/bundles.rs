@@ -46,6 +46,7 @@ pub(super) struct Accepted {
 pub(super) struct BundleFolder {
     folder: PathBuf,
     key: PublicKey,
+    least: u64,
     allows_older: bool,
 }
 
@@ -71,6 +72,7 @@ impl BundleFolder {
         Ok(Some(Self {
             folder,
             key,
+            least: output.bundle_min_version,
             allows_older: output.allow_rollback,
         }))
     }
@@ -155,12 +157,18 @@ impl BundleFolder {
         }
     }
 
-    /// Verifies the signature.
+    /// Verifies the signature, and that the version is one that the agent may take.
     fn accept(&self, text: String) -> Result<Accepted, String> {
         let signed = Signed::parse(&text).map_err(|error| error.to_string())?;
         let content = signed
             .verify(&self.key)
             .map_err(|error| error.to_string())?;
+        if content.version < self.least {
+            return Err(format!(
+                "version {} is older than {}, the first that this agent takes (--bundle-min-version)",
+                content.version, self.least
+            ));
+        }
         Ok(Accepted {
             content,
             digest: signed.digest(),

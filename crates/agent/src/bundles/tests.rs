@@ -183,6 +183,27 @@ fn record(config: &Config, detection: &Detection) -> BundleReport {
 }
 
 #[test]
+fn an_agent_without_a_bundle_takes_none_before_the_least_version() {
+    let Fixture { key, output, .. } = &fixture();
+    for allow_rollback in [false, true] {
+        let output = CollectorOutput {
+            bundle_min_version: 3,
+            allow_rollback,
+            ..output.clone()
+        };
+        let folder = BundleFolder::of(&output)
+            .expect("a key")
+            .expect("it is pinned");
+        folder.accept(bundle(key, 3)).expect("it is new enough");
+        let problem = folder.accept(bundle(key, 2)).expect_err("it is older");
+        assert!(problem.contains("version 2 is older than 3"), "{problem}");
+        // What was kept before the agent was told so is not used, either.
+        folder.keep(Some(&bundle(key, 2))).expect("writable");
+        folder.last_good().expect_err("it is older");
+    }
+}
+
+#[test]
 fn a_key_that_cannot_be_read_is_an_error_and_no_key_takes_no_bundles() {
     assert!(
         BundleFolder::of(&CollectorOutput::default())
