@@ -12,7 +12,7 @@ pub struct BundleId(pub i64);
 pub struct NewBundle {
     /// Version that it says it has.
     pub version: u64,
-    /// SHA-256 of what is signed, in hexadecimal.
+    /// SHA-256 of the text, in hexadecimal: what is signed, by which key, and the signature.
     pub digest: String,
     /// The key that is said to have signed it.
     pub key: String,
