@@ -208,7 +208,7 @@ fn bundle_record(
     interception: &Interception,
 ) -> BundleRecord {
     let with = source_with_bundle(detection.clone(), interception.clone());
-    BundleRecord::of(config, &with)
+    BundleRecord::of(config, with)
 }
 
 fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {

@@ -235,32 +235,71 @@ pub(super) type ConfigWith = Box<dyn Fn(&Content) -> Result<Config, Failure> + S
 pub(super) type Reload = Box<dyn Fn() -> Result<(), Failure> + Send>;
 
 /// What is reported about the bundle of an agent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BundleRecord(Option<Arc<Mutex<BundleReport>>>);
+#[derive(Clone)]
+pub(super) struct BundleRecord(Option<Arc<Recorded>>);
+
+struct Recorded {
+    report: Mutex<BundleReport>,
+    /// Is asked why a bundle is not in force.
+    with: ConfigWith,
+}
 
 impl BundleRecord {
-    /// Returns the record of the bundle that the agent has started with. `with` is asked why it is not in force.
-    pub(super) fn of(config: &Config, with: &ConfigWith) -> Self {
+    /// Returns the record of the bundle that the agent has started with.
+    pub(super) fn of(config: &Config, with: ConfigWith) -> Self {
         let Ok(Some(folder)) = BundleFolder::of(&config.outputs.collector) else {
             return Self(None);
         };
-        Self(Some(Arc::new(Mutex::new(folder.report(config, with)))))
+        let report = Mutex::new(folder.report(config, &with));
+        Self(Some(Arc::new(Recorded { report, with })))
+    }
+
+    /// Records the bundle after this configuration has come into force. Returns why the last bundle is not in force, if that
+    /// is new.
+    pub(super) fn renew(&self, config: &Config) -> Option<String> {
+        let record = self.0.as_ref()?;
+        let folder = BundleFolder::of(&config.outputs.collector).ok().flatten();
+        let mut new = folder.map_or_else(BundleReport::default, |folder| {
+            folder.report(config, &record.with)
+        });
+        let before = self.report().unwrap_or_default();
+        let problem = new
+            .refused
+            .clone()
+            .filter(|_| new.refused != before.refused);
+        if new.refused.is_none() {
+            let in_force = new.in_force.as_ref().map(|(_, digest)| digest);
+            // A bundle that was refused when it arrived is not to come again, unless it is the one in force now.
+            let is_other =
+                |(digest, _): &(String, String)| !digest.is_empty() && Some(digest) != in_force;
+            new.refused = before.refused.filter(is_other);
+        }
+        self.set(new);
+        problem.map(|(_, problem)| problem)
+    }
+
+    /// Ends what is said about bundles before this one, if the reload has put it into force: a collector counts an agent that
+    /// names a refusal as one that refuses.
+    fn adopted(&self, digest: &str) {
+        let report = self.report().unwrap_or_default();
+        if report.in_force.as_ref().is_some_and(|(_, it)| it == digest) {
+            self.set(BundleReport {
+                refused: None,
+                ..report
+            });
+        }
     }
 
     /// Returns the report, `None` if the agent takes no bundles.
     pub(super) fn report(&self) -> Option<BundleReport> {
         let record = self.0.as_ref()?;
-        Some(
-            record
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-        )
+        let report = record.report.lock();
+        Some(report.unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     fn set(&self, report: BundleReport) {
         if let Some(record) = &self.0 {
-            *record.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            *record.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
         }
     }
 }
@@ -291,22 +330,19 @@ impl Receiving {
         while let Ok(text) = bundles.recv() {
             let digest = Signed::parse(&text).map_or_else(|_| String::new(), |it| it.digest());
             let before = self.record.report().unwrap_or_default();
-            self.record.set(match self.adopt(text) {
-                Ok(accepted) => BundleReport {
-                    in_force: Some((accepted.content.version, accepted.digest)),
-                    refused: None,
-                },
-                Err(problem) => BundleReport {
+            match self.adopt(text) {
+                Ok(()) => self.record.adopted(&digest),
+                Err(problem) => self.record.set(BundleReport {
                     refused: Some((digest, problem)),
                     ..before
-                },
-            });
+                }),
+            }
             self.dispatcher.report_again();
         }
     }
 
     /// Puts a bundle into force, or says why not; then what was in force stays.
-    fn adopt(&self, text: String) -> Result<Accepted, String> {
+    fn adopt(&self, text: String) -> Result<(), String> {
         let new = self.folder.accept(text)?;
         let last = self.folder.last_good();
         // Without the last one nobody can say whether this is older: it is the collector's word then.
@@ -333,7 +369,7 @@ impl Receiving {
             );
             return Err(format!("{}{after}", said(&failure)));
         }
-        Ok(new)
+        Ok(())
     }
 }
 

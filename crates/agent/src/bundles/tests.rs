@@ -103,28 +103,7 @@ fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force
         output,
         ..
     } = &fixture();
-    let setting = |name: &str, path: &Path| {
-        let path = path.display();
-        format!("collector_output.{name}={path}")
-    };
-    let detection = Detection {
-        rules: vec!["/dev/null".into()],
-        options: vec![
-            "collector_output.enabled=true".to_owned(),
-            "collector_output.url=https://c".to_owned(),
-            "collector_output.token_file=/t".to_owned(),
-            setting("bundle_key", &output.bundle_key),
-            setting("spool", &output.spool),
-        ],
-        ..Detection::default()
-    };
-    let folder = BundleFolder {
-        folder: BundleFolder::of(&settings(&detection).0.outputs.collector)
-            .expect("a key")
-            .expect("it is pinned")
-            .folder,
-        ..folder.clone()
-    };
+    let (detection, folder) = started(output, folder);
     let with = |rules: &str, setting: &[&str]| Content {
         version: 7,
         rules: vec![File {
@@ -149,7 +128,9 @@ fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force
             warning.contains("the last bundle is not used") && warning.contains(expected)
         };
         assert!(warnings.iter().any(is_said), "{warnings:?}");
-        let record = record(&config, &detection);
+        let record = record(&config, &detection)
+            .report()
+            .expect("a key is pinned");
         assert_eq!(record.in_force, None);
         let (digest, reason) = record.refused.expect("it is refused");
         let signed = Signed::parse(&text).expect("a bundle");
@@ -161,9 +142,81 @@ fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force
     folder.keep(Some(&text)).expect("writable");
     let (config, warnings) = settings(&detection);
     assert_eq!((config.bundled_rules.len(), warnings.len()), (1, 0));
-    let record = record(&config, &detection);
+    let record = record(&config, &detection)
+        .report()
+        .expect("a key is pinned");
     assert_eq!(record.in_force.expect("it is in force").0, 7);
     assert_eq!(record.refused, None);
+}
+
+#[test]
+fn a_reload_records_which_bundle_is_in_force_then() {
+    let Fixture {
+        key,
+        folder,
+        output,
+        ..
+    } = &fixture();
+    let (detection, folder) = started(output, folder);
+    folder.keep(Some(&bundle(key, 3))).expect("writable");
+    let record = record(&settings(&detection).0, &detection);
+    let report = || record.report().expect("a key is pinned");
+    assert_eq!(report().in_force.expect("one").0, 3);
+    // What was refused when it arrived stays so.
+    let refused = Some(("d".to_owned(), "why".to_owned()));
+    record.set(BundleReport {
+        refused: refused.clone(),
+        ..report()
+    });
+    let renew = || record.renew(&settings(&detection).0);
+    assert_eq!(renew(), None);
+    assert_eq!(report().refused, refused);
+    record.adopted("other");
+    assert_eq!(report().refused, refused);
+    record.adopted(&report().in_force.expect("one").1);
+    assert_eq!(report().refused, None);
+    fs::write(folder.path(), "no bundle").expect("writable");
+    let problem = renew().expect("it is not believed");
+    assert!(problem.contains("cannot be read"), "{problem}");
+    assert_eq!(renew(), None, "that is known");
+    let after = report();
+    assert_eq!(after.in_force, None);
+    assert_eq!(after.refused.expect("one"), (String::new(), problem));
+    folder.keep(Some(&bundle(key, 4))).expect("writable");
+    assert_eq!(renew(), None);
+    assert_eq!(report().in_force.expect("one").0, 4);
+    assert_eq!(report().refused, None);
+    folder.keep(None).expect("writable");
+    assert_eq!(renew(), None);
+    assert_eq!(report(), BundleReport::default());
+}
+
+/// Returns an agent with its own rules that takes bundles, and where it keeps them.
+fn started(output: &CollectorOutput, folder: &BundleFolder) -> (Detection, BundleFolder) {
+    let setting = |name: &str, path: &Path| {
+        let path = path.display();
+        format!("collector_output.{name}={path}")
+    };
+    let detection = Detection {
+        rules: vec!["/dev/null".into()],
+        options: vec![
+            "collector_output.enabled=true".to_owned(),
+            "collector_output.url=https://c".to_owned(),
+            "collector_output.token_file=/t".to_owned(),
+            setting("bundle_key", &output.bundle_key),
+            setting("spool", &output.spool),
+        ],
+        ..Detection::default()
+    };
+    let own = BundleFolder::of(&settings(&detection).0.outputs.collector)
+        .expect("a key")
+        .expect("it is pinned")
+        .folder;
+    let folder = BundleFolder {
+        folder: own,
+        ..folder.clone()
+    };
+    (detection, folder)
 }
 
 fn settings(detection: &Detection) -> (Config, Vec<String>) {
@@ -171,15 +224,13 @@ fn settings(detection: &Detection) -> (Config, Vec<String>) {
     made.expect("a bundle is no reason not to start")
 }
 
-fn record(config: &Config, detection: &Detection) -> BundleReport {
+fn record(config: &Config, detection: &Detection) -> BundleRecord {
     let detection = detection.clone();
     let with: ConfigWith = Box::new(move |content| {
         let interception = Interception::default();
         configuration_with(&detection, &interception, Some(content)).map(|made| made.0)
     });
-    BundleRecord::of(config, &with)
-        .report()
-        .expect("a key is pinned")
+    BundleRecord::of(config, with)
 }
 
 #[test]
