@@ -167,7 +167,9 @@ fn roll_back(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET bundle = previous, previous = bundle, percent = 100, max_failures = NULL,
+        "UPDATE rollouts SET bundle = previous, percent = 100, max_failures = NULL,
+             -- As for an assignment: the next part must not leave the others with what was rolled back for a reason.
+             previous = CASE WHEN halted IS NULL AND percent >= 100 THEN bundle END,
              max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = ?2, actor = ?3
          WHERE class = ?1 AND previous IS NOT NULL",
         params![class, now_ns, actor],

@@ -105,6 +105,8 @@ fn a_bundle_that_was_not_found_good_is_none_to_go_back_to(fixture: &Fixture) {
     assert_eq!(versions(&rollout(store)), (3, Some(1)));
     assign(store, last, 10, Gate::default());
     assert_eq!(versions(&rollout(store)), (4, Some(1)));
+    assert!(store.roll_back("web", "ann").expect("writable"));
+    assert_eq!(versions(&rollout(store)), (1, None));
     assign(store, last, 100, Gate::default());
     store.halt("web", last, "why").expect("writable");
     assign(store, partial, 100, Gate::default());
