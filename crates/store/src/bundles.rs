@@ -42,7 +42,7 @@ pub struct Bundle {
 /// Limits beyond which a roll-out halts, counted over the agents that took its bundle, since they did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// Agents that refused the bundle, or fell silent with it.
+    /// Agents that refused the bundle.
     pub failures: Option<u64>,
     /// Losses (drops, unwatched calls) of each agent on average.
     pub losses: Option<u64>,
@@ -97,9 +97,6 @@ pub struct Health {
     pub in_force: u64,
     /// Agents that refused the bundle since the roll-out began or was changed.
     pub refused: u64,
-    /// Agents that took the bundle since the roll-out began or was changed, and were seen last within an hour after that,
-    /// ten minutes ago or more: it may have ended them.
-    pub silent: u64,
     /// Losses of agents since they took the bundle.
     pub losses: u64,
     /// Records of agents since they took the bundle.
@@ -113,14 +110,8 @@ impl Health {
     pub fn problem(&self, gate: &Gate) -> Option<String> {
         /// One agent's burst at its start is no rate.
         const MINUTE_NS: i64 = 60_000_000_000;
-        let failures = self.refused.saturating_add(self.silent);
-        if gate.failures.is_some_and(|most| failures > most) {
-            let silent = match self.silent {
-                0 => String::new(),
-                silent => format!(", that fell silent with it: {silent}"),
-            };
-            let refused = self.refused;
-            return Some(format!("agents that refused the bundle: {refused}{silent}"));
+        if gate.failures.is_some_and(|most| self.refused > most) {
+            return Some(format!("agents that refused the bundle: {}", self.refused));
         }
         let agents = self.in_force.max(1);
         if gate

@@ -29,12 +29,6 @@ pub(crate) const COMMENTS: i64 = 500;
 /// Time in which the audit log has no second row of the same kind about what an agent says about its bundle.
 pub(crate) const REPORT_NS: i64 = 60_000_000_000;
 
-/// Time without a sign of life after which an agent is silent. It shows one each 15 seconds.
-pub(crate) const SILENT_NS: i64 = 600_000_000_000;
-
-/// Time after which the silence of an agent is not put down to its bundle: machines are switched off, too.
-pub(crate) const BLAMED_NS: i64 = 3_600_000_000_000;
-
 /// Latest rows of the audit log that are looked through for the first one.
 pub(crate) const LATEST: i64 = 1000;
 

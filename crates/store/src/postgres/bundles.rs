@@ -1,7 +1,6 @@
 //! Bundles and roll-outs.
 
 use postgres::Row;
-use postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::connection::Connection;
@@ -253,7 +252,7 @@ fn health(
     now_ns: i64,
 ) -> Result<Health, StoreError> {
     let sql = "WITH reported AS (
-             SELECT s.agent, s.refused, s.since_ns, a.last_seen_ns, a.acknowledged - s.acknowledged AS records
+             SELECT s.agent, s.refused, s.since_ns, a.acknowledged - s.acknowledged AS records
              FROM agent_bundles s JOIN agents a ON a.id = s.agent JOIN tokens t ON t.id = a.token
              WHERE t.class = $1 AND s.digest = $2)
          SELECT
@@ -262,23 +261,12 @@ fn health(
                   AND (t.expires_ns IS NULL OR t.expires_ns > $4)),
              (SELECT count(*) FROM reported WHERE refused IS NULL),
              (SELECT count(*) FROM reported WHERE refused IS NOT NULL AND since_ns >= $3),
-             (SELECT count(*) FROM reported WHERE refused IS NULL AND since_ns >= $3
-                  AND last_seen_ns < $5 AND last_seen_ns < since_ns + $6::bigint),
              (SELECT coalesce(sum(l.count), 0)::bigint FROM reported r JOIN losses l ON l.agent = r.agent
               WHERE r.refused IS NULL AND l.time_ns >= r.since_ns),
              (SELECT coalesce(sum(records), 0)::bigint FROM reported WHERE refused IS NULL),
              (SELECT coalesce(sum($4::bigint - since_ns), 0)::bigint FROM reported WHERE refused IS NULL)";
     let digest = &rollout.bundle.digest;
-    let silent_ns = now_ns - limits::SILENT_NS;
-    let values: [&(dyn ToSql + Sync); 6] = [
-        &rollout.class,
-        digest,
-        &rollout.started_ns,
-        &now_ns,
-        &silent_ns,
-        &limits::BLAMED_NS,
-    ];
-    let row = connection.first(sql, &values)?;
+    let row = connection.first(sql, &[&rollout.class, digest, &rollout.started_ns, &now_ns])?;
     let row = row.ok_or_else(|| StoreError::Row {
         problem: "a sum without a row".to_owned(),
     })?;
@@ -286,10 +274,9 @@ fn health(
         agents: unsigned(row.try_get(0)?),
         in_force: unsigned(row.try_get(1)?),
         refused: unsigned(row.try_get(2)?),
-        silent: unsigned(row.try_get(3)?),
-        losses: unsigned(row.try_get(4)?),
-        records: unsigned(row.try_get(5)?),
-        time_ns: row.try_get(6)?,
+        losses: unsigned(row.try_get(3)?),
+        records: unsigned(row.try_get(4)?),
+        time_ns: row.try_get(5)?,
     })
 }
 

@@ -250,7 +250,7 @@ fn rollouts(connection: &Connection, now_ns: i64) -> Result<Vec<Rollout>, StoreE
 fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Health, StoreError> {
     let mut statement = connection.prepare_cached(
         "WITH reported AS (
-             SELECT s.agent, s.refused, s.since_ns, a.last_seen_ns, a.acknowledged - s.acknowledged AS records
+             SELECT s.agent, s.refused, s.since_ns, a.acknowledged - s.acknowledged AS records
              FROM agent_bundles s JOIN agents a ON a.id = s.agent JOIN tokens t ON t.id = a.token
              WHERE t.class = ?1 AND s.digest = ?2)
          SELECT
@@ -259,8 +259,6 @@ fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Hea
                   AND coalesce(t.expires_ns, ?4 + 1) > ?4),
              (SELECT count(*) FROM reported WHERE refused IS NULL),
              (SELECT count(*) FROM reported WHERE refused IS NOT NULL AND since_ns >= ?3),
-             (SELECT count(*) FROM reported WHERE refused IS NULL AND since_ns >= ?3
-                  AND last_seen_ns < ?5 AND last_seen_ns < since_ns + ?6),
              (SELECT coalesce(sum(l.count), 0) FROM reported r JOIN losses l ON l.agent = r.agent
               WHERE r.refused IS NULL AND l.time_ns >= r.since_ns),
              (SELECT coalesce(sum(records), 0) FROM reported WHERE refused IS NULL),
@@ -270,19 +268,16 @@ fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Hea
         rollout.class,
         rollout.bundle.digest,
         rollout.started_ns,
-        now_ns,
-        now_ns - limits::SILENT_NS,
-        limits::BLAMED_NS
+        now_ns
     ];
     let health = statement.query_row(values, |row| {
         Ok(Health {
             agents: unsigned(row.get(0)?),
             in_force: unsigned(row.get(1)?),
             refused: unsigned(row.get(2)?),
-            silent: unsigned(row.get(3)?),
-            losses: unsigned(row.get(4)?),
-            records: unsigned(row.get(5)?),
-            time_ns: row.get(6)?,
+            losses: unsigned(row.get(3)?),
+            records: unsigned(row.get(4)?),
+            time_ns: row.get(5)?,
         })
     })?;
     Ok(health)

@@ -9,7 +9,6 @@ for_each_database! {
     a_roll_out_counts_what_its_agents_report,
     a_halted_roll_out_stays_so_until_it_is_changed,
     an_agent_does_not_fill_the_audit_log,
-    an_agent_that_falls_silent_with_a_bundle_counts_as_failing,
 }
 
 fn bundle(store: &dyn Store, version: u64) -> BundleId {
@@ -231,62 +230,4 @@ fn an_agent_does_not_fill_the_audit_log(fixture: &Fixture) {
     // What is in force now is another one.
     assert!(note("d7", None) && !note("d8", Some("why".to_owned())));
     assert_eq!((rollout(store).health.in_force, recorded().len()), (0, 2));
-}
-
-/// Changes the database itself.
-fn change(fixture: &Fixture, sql: &str) {
-    match &fixture.place {
-        Place::File(folder) => {
-            let file = rusqlite::Connection::open(folder.path().join("s.db")).expect("a database");
-            file.execute_batch(sql).expect("writable");
-        }
-        Place::Database { url, .. } => {
-            let client = ::postgres::Client::connect(url, ::postgres::NoTls);
-            let sql = format!("SET search_path TO tollgate; {sql}");
-            let changed = client.expect("it runs").batch_execute(&sql);
-            changed.expect("writable");
-        }
-    }
-}
-
-fn an_agent_that_falls_silent_with_a_bundle_counts_as_failing(fixture: &Fixture) {
-    const MINUTES: i64 = 60_000_000_000;
-    let store = &*fixture.store;
-    let first = bundle(store, 1);
-    let gate = Gate {
-        failures: Some(0),
-        ..Gate::default()
-    };
-    assign(store, first, 10, gate);
-    store
-        .heartbeat(fixture.agent, "{}".to_owned())
-        .expect("writable");
-    store
-        .note_bundle(fixture.agent, report(None))
-        .expect("writable");
-    let health = || rollout(store).health;
-    assert_eq!((health().silent, health().problem(&gate)), (0, None));
-    let before = |table: &str, column: &str, minutes: i64| {
-        let time = minutes * MINUTES;
-        change(
-            fixture,
-            &format!("UPDATE {table} SET {column} = {column} - {time}"),
-        );
-    };
-    before("rollouts", "started_ns", 200);
-    before("agent_bundles", "since_ns", 20);
-    before("agents", "last_seen_ns", 9);
-    assert_eq!(health().silent, 0);
-    before("agents", "last_seen_ns", 2);
-    assert_eq!((health().silent, health().in_force), (1, 1));
-    let problem = health().problem(&gate).expect("it is silent");
-    assert!(problem.ends_with("fell silent with it: 1"), "{problem}");
-    // It had the bundle for long: the machine may be off.
-    before("agent_bundles", "since_ns", 100);
-    assert_eq!(health().silent, 0);
-    before("agents", "last_seen_ns", 100);
-    assert_eq!(health().silent, 1);
-    // Whoever goes on knows of it.
-    assign(store, first, 20, gate);
-    assert_eq!(health().silent, 0);
 }

@@ -306,7 +306,7 @@ pub(crate) struct AssignBundle {
     /// Part of the agents that get it, always the same ones; the others keep the bundle before
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) percent: u8,
-    /// Halt when more agents than this refuse the bundle, or fall silent for ten minutes within an hour of taking it
+    /// Halt when more agents than this refuse the bundle
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) max_failures: u64,
     /// Halt when agents with the bundle lose more than this each [default: no limit]
