@@ -502,6 +502,9 @@ impl Evaluator for Engine {
     }
 }
 
+/// Number of bytes of counted values in an alert.
+const MAX_COUNTED: usize = 1024;
+
 /// Adds to an alert what its rule has counted.
 fn add_counted(alert: &mut Alert, counted: &Counted) {
     let number = counted.number;
@@ -511,7 +514,8 @@ fn add_counted(alert: &mut Alert, counted: &Counted) {
     add("count.number", AlertValue::Uint(number));
     add("count.within_ns", AlertValue::Uint(counted.within_ns));
     if !counted.values.is_empty() {
-        let values = counted.values.join(", ");
+        let mut values = counted.values.join(", ");
+        values.truncate(values.floor_char_boundary(MAX_COUNTED));
         alert.message += &format!(": {values}");
         add("count.values", AlertValue::Text(values));
     }
