@@ -265,7 +265,7 @@ mod tests {
         );
         assert!(
             counting
-                .add(MAX_KEYS.to_string(), None, 2 * SECOND)
+                .add(&MAX_KEYS.to_string(), None, 2 * SECOND)
                 .is_some()
         );
         assert_eq!(
