@@ -11,8 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::{CompiledRule, Engine, RuleMatching};
+use crate::alert::{Alert, AlertValue};
 use crate::compile::eval::Evaluation;
 use crate::compile::operand::OperandId;
+use crate::compile::program::Entry;
 use crate::output::Template;
 
 /// Number of keys that a rule counts at a time. Beyond it the half that matched longest ago is forgotten.
@@ -64,12 +67,12 @@ struct Match {
 
 /// What had been counted when a rule alerted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Counted {
-    pub(super) number: u64,
+struct Counted {
+    number: u64,
     /// Nanoseconds between the first and the last of the matches.
-    pub(super) within_ns: u64,
+    within_ns: u64,
     /// The beginnings of the distinct values, oldest first; empty if each match counts.
-    pub(super) values: Vec<String>,
+    values: Vec<String>,
 }
 
 impl Counting {
@@ -94,7 +97,7 @@ impl Counting {
     }
 
     /// Counts a match. Returns what was counted if the rule alerts now.
-    pub(super) fn count(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<Counted> {
+    fn count(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<Counted> {
         let key = self.by.message(evaluation);
         let distinct = self.distinct.as_ref();
         let value = distinct.map(|distinct| distinct.message(evaluation));
@@ -144,7 +147,7 @@ impl Counting {
     }
 
     /// Returns how many keys were forgotten before their time, because there were too many.
-    pub(super) fn forgotten(&self) -> u64 {
+    fn forgotten(&self) -> u64 {
         self.state.forgotten.load(Ordering::Relaxed)
     }
 
@@ -156,8 +159,14 @@ impl Counting {
 
 /// Returns the beginning of a value. Several fields are told apart by a zero byte, which is shown as a space.
 fn shown(value: &str) -> String {
-    let end = value.floor_char_boundary(MAX_SHOWN);
-    value[..end].replace('\0', " ")
+    beginning(value, MAX_SHOWN).replace('\0', " ")
+}
+
+/// Returns at most the first `limit` bytes of a text, in whole characters.
+fn beginning(text: &str, limit: usize) -> &str {
+    let mut ends = (0..=limit.min(text.len())).rev();
+    let end = ends.find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
 
 impl Window {
@@ -191,6 +200,61 @@ impl Window {
             within_ns: longest.unwrap_or_default(),
             values: values.into_iter().map(|known| known.shown).collect(),
         })
+    }
+}
+
+impl Engine {
+    /// Returns whether rules after this one are of no interest once it has matched. A rule that counts never hides
+    /// another: its match may be no alert.
+    pub(super) fn ends_search(&self, entry: &Entry) -> bool {
+        self.rule_matching == RuleMatching::First && self.rules[entry.rule].count.is_none()
+    }
+
+    /// Sends the alert of a rule that matched. Returns false if the rule counts and the count is not reached.
+    pub(super) fn match_rule(
+        &self,
+        rule: &CompiledRule,
+        evaluation: &mut Evaluation<'_, '_, '_>,
+    ) -> bool {
+        let counted = match &rule.count {
+            Some(counting) => match counting.count(evaluation) {
+                Some(counted) => Some(counted),
+                None => return false,
+            },
+            None => None,
+        };
+        rule.matches.fetch_add(1, Ordering::Relaxed);
+        let mut alert = self.alert(rule, evaluation);
+        if let Some(counted) = counted {
+            add_counted(&mut alert, &counted);
+        }
+        self.sink.emit(alert);
+        true
+    }
+
+    /// Returns how many keys of rules that count were forgotten before their time, because there were too many.
+    pub fn forgotten_counts(&self) -> u64 {
+        let counting = self.rules.iter().filter_map(|rule| rule.count.as_ref());
+        counting.map(Counting::forgotten).sum()
+    }
+}
+
+/// Number of bytes of counted values in an alert.
+const MAX_COUNTED: usize = 1024;
+
+/// Adds to an alert what its rule has counted.
+fn add_counted(alert: &mut Alert, counted: &Counted) {
+    let number = counted.number;
+    let seconds = counted.within_ns / 1_000_000_000;
+    alert.message += &format!(" count={number} in {seconds} s");
+    let mut add = |name: &str, value| alert.fields.push((name.into(), value));
+    add("count.number", AlertValue::Uint(number));
+    add("count.within_ns", AlertValue::Uint(counted.within_ns));
+    if !counted.values.is_empty() {
+        let values = counted.values.join(", ");
+        let values = beginning(&values, MAX_COUNTED).to_owned();
+        alert.message += &format!(": {values}");
+        add("count.values", AlertValue::Text(values));
     }
 }
 
