@@ -148,7 +148,7 @@ pub(super) fn blueprint(
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         has_rules: !detection.without_rules,
-        bundle: BundleRecord::of(&config),
+        bundle: bundle_record(&config, &detection, &interception),
         settings: config,
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
@@ -200,6 +200,15 @@ fn source_with_bundle(detection: Detection, interception: Interception) -> Confi
     Box::new(move |bundle| {
         configuration_with(&detection, &interception, Some(bundle)).map(|(config, _)| config)
     })
+}
+
+fn bundle_record(
+    config: &Config,
+    detection: &Detection,
+    interception: &Interception,
+) -> BundleRecord {
+    let with = source_with_bundle(detection.clone(), interception.clone());
+    BundleRecord::of(config, with)
 }
 
 fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {

@@ -11,13 +11,18 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use bundle::{Content, PublicKey, Signed};
+use bundle::{Content, File, PublicKey, Signed};
 use config::Config;
+use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use event::EngineKind;
 use outputs::{BundleReport, CollectorOutput, Dispatcher};
+use policy::compile::seccomp::Profile;
+use seccomp::Denials;
 
 use crate::digest::sha256;
+use crate::settings::{compile, engine_options};
 
 /// Folder of bundles in that of the spools.
 const FOLDER: &str = "bundles";
@@ -41,6 +46,7 @@ pub(super) struct Accepted {
 pub(super) struct BundleFolder {
     folder: PathBuf,
     key: PublicKey,
+    least: u64,
     allows_older: bool,
 }
 
@@ -66,6 +72,7 @@ impl BundleFolder {
         Ok(Some(Self {
             folder,
             key,
+            least: output.bundle_min_version,
             allows_older: output.allow_rollback,
         }))
     }
@@ -114,12 +121,54 @@ impl BundleFolder {
         Ok(Some(text))
     }
 
-    /// Verifies the signature.
+    /// Returns what there is to report about the last bundle where this configuration is in force.
+    fn report(&self, config: &Config, with: &ConfigWith) -> BundleReport {
+        let refused = |digest, problem| BundleReport {
+            in_force: None,
+            refused: Some((digest, problem)),
+        };
+        let last = match self.last_good() {
+            Ok(None) => return BundleReport::default(),
+            Ok(Some(last)) => last,
+            // Nobody can say which one it was.
+            Err(problem) => return refused(String::new(), problem),
+        };
+        // Checked already, as it is in force: compiling takes a while.
+        let is_of = |(file, (name, text)): (&File, &(String, String))| {
+            (&file.name, &file.text) == (name, text)
+        };
+        let is_used = config.bundled_rules.len() == last.content.rules.len()
+            && last
+                .content
+                .rules
+                .iter()
+                .zip(&config.bundled_rules)
+                .all(is_of);
+        let checked = match is_used {
+            true => Ok(()),
+            false => with(&last.content).and_then(|config| check(&config)),
+        };
+        match checked {
+            Ok(()) => BundleReport {
+                in_force: Some((last.content.version, last.digest)),
+                refused: None,
+            },
+            Err(failure) => refused(last.digest, said(&failure)),
+        }
+    }
+
+    /// Verifies the signature, and that the version is one that the agent may take.
     fn accept(&self, text: String) -> Result<Accepted, String> {
         let signed = Signed::parse(&text).map_err(|error| error.to_string())?;
         let content = signed
             .verify(&self.key)
             .map_err(|error| error.to_string())?;
+        if content.version < self.least {
+            return Err(format!(
+                "version {} is older than {}, the first that this agent takes (--bundle-min-version)",
+                content.version, self.least
+            ));
+        }
         Ok(Accepted {
             content,
             digest: signed.digest(),
@@ -156,6 +205,29 @@ fn sync(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
+/// Checks that an agent of this build can start with this configuration: the rules compile, and so does their filter.
+pub(super) fn check(config: &Config) -> Result<(), Failure> {
+    let mut loaded = config.rule_sources().load();
+    loaded.select(&config.rules);
+    let (_engine, plan) = loaded.compile(&engine_options(config, None), NoSink);
+    loaded.usable()?;
+    for engine in [EngineKind::Notify, EngineKind::Ptrace] {
+        compile(
+            &plan,
+            &Profile::default(),
+            engine,
+            Denials::InKernel,
+            config,
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns a failure in one line, as it is reported.
+pub(super) fn said(failure: &Failure) -> String {
+    failure.render().trim_end().replace('\n', " ")
+}
+
 /// Returns the configuration of an agent with what a bundle says.
 pub(super) type ConfigWith = Box<dyn Fn(&Content) -> Result<Config, Failure> + Send + Sync>;
 
@@ -163,40 +235,71 @@ pub(super) type ConfigWith = Box<dyn Fn(&Content) -> Result<Config, Failure> + S
 pub(super) type Reload = Box<dyn Fn() -> Result<(), Failure> + Send>;
 
 /// What is reported about the bundle of an agent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BundleRecord(Option<Arc<Mutex<BundleReport>>>);
+#[derive(Clone)]
+pub(super) struct BundleRecord(Option<Arc<Recorded>>);
+
+struct Recorded {
+    report: Mutex<BundleReport>,
+    /// Is asked why a bundle is not in force.
+    with: ConfigWith,
+}
 
 impl BundleRecord {
     /// Returns the record of the bundle that the agent has started with.
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config, with: ConfigWith) -> Self {
         let Ok(Some(folder)) = BundleFolder::of(&config.outputs.collector) else {
             return Self(None);
         };
-        let (in_force, refused) = match folder.last_good() {
-            Ok(last) => (last.map(|it| (it.content.version, it.digest)), None),
-            // Nobody can say which one it was.
-            Err(problem) => (None, Some((String::new(), problem))),
-        };
-        Self(Some(Arc::new(Mutex::new(BundleReport {
-            in_force,
-            refused,
-        }))))
+        let report = Mutex::new(folder.report(config, &with));
+        Self(Some(Arc::new(Recorded { report, with })))
+    }
+
+    /// Records the bundle after this configuration has come into force. Returns why the last bundle is not in force, if that
+    /// is new.
+    pub(super) fn renew(&self, config: &Config) -> Option<String> {
+        let record = self.0.as_ref()?;
+        let folder = BundleFolder::of(&config.outputs.collector).ok().flatten();
+        let mut new = folder.map_or_else(BundleReport::default, |folder| {
+            folder.report(config, &record.with)
+        });
+        let before = self.report().unwrap_or_default();
+        let problem = new
+            .refused
+            .clone()
+            .filter(|_| new.refused != before.refused);
+        if new.refused.is_none() {
+            let in_force = new.in_force.as_ref().map(|(_, digest)| digest);
+            // A bundle that was refused when it arrived is not to come again, unless it is the one in force now.
+            let is_other =
+                |(digest, _): &(String, String)| !digest.is_empty() && Some(digest) != in_force;
+            new.refused = before.refused.filter(is_other);
+        }
+        self.set(new);
+        problem.map(|(_, problem)| problem)
+    }
+
+    /// Ends what is said about bundles before this one, if the reload has put it into force: a collector counts an agent that
+    /// names a refusal as one that refuses.
+    fn adopted(&self, digest: &str) {
+        let report = self.report().unwrap_or_default();
+        if report.in_force.as_ref().is_some_and(|(_, it)| it == digest) {
+            self.set(BundleReport {
+                refused: None,
+                ..report
+            });
+        }
     }
 
     /// Returns the report, `None` if the agent takes no bundles.
     pub(super) fn report(&self) -> Option<BundleReport> {
         let record = self.0.as_ref()?;
-        Some(
-            record
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-        )
+        let report = record.report.lock();
+        Some(report.unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     fn set(&self, report: BundleReport) {
         if let Some(record) = &self.0 {
-            *record.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            *record.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
         }
     }
 }
@@ -227,22 +330,19 @@ impl Receiving {
         while let Ok(text) = bundles.recv() {
             let digest = Signed::parse(&text).map_or_else(|_| String::new(), |it| it.digest());
             let before = self.record.report().unwrap_or_default();
-            self.record.set(match self.adopt(text) {
-                Ok(accepted) => BundleReport {
-                    in_force: Some((accepted.content.version, accepted.digest)),
-                    refused: None,
-                },
-                Err(problem) => BundleReport {
+            match self.adopt(text) {
+                Ok(()) => self.record.adopted(&digest),
+                Err(problem) => self.record.set(BundleReport {
                     refused: Some((digest, problem)),
                     ..before
-                },
-            });
+                }),
+            }
             self.dispatcher.report_again();
         }
     }
 
     /// Puts a bundle into force, or says why not; then what was in force stays.
-    fn adopt(&self, text: String) -> Result<Accepted, String> {
+    fn adopt(&self, text: String) -> Result<(), String> {
         let new = self.folder.accept(text)?;
         let last = self.folder.last_good();
         // Without the last one nobody can say whether this is older: it is the collector's word then.
@@ -255,9 +355,9 @@ impl Receiving {
                 ));
             }
         }
-        let said = |failure: Failure| failure.render().trim_end().replace('\n', " ");
-        let config = (self.config)(&new.content).map_err(said)?;
-        config.rule_sources().load().usable().map_err(said)?;
+        // Before it is kept: the next start reads what is kept.
+        let checked = (self.config)(&new.content).and_then(|config| check(&config));
+        checked.map_err(|failure| said(&failure))?;
         let kept = self.folder.keep(Some(&new.text));
         kept.map_err(|error| format!("cannot keep it: {error}"))?;
         if let Err(failure) = (self.reload)() {
@@ -267,122 +367,11 @@ impl Receiving {
                 |error| format!("; cannot restore the last one: {error}"),
                 |()| String::new(),
             );
-            return Err(format!("{}{after}", said(failure)));
+            return Err(format!("{}{after}", said(&failure)));
         }
-        Ok(new)
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use bundle::{File, PrivateKey};
-
-    use super::*;
-
-    struct Fixture {
-        key: PrivateKey,
-        folder: BundleFolder,
-        _temporary: tempfile::TempDir,
-    }
-
-    fn fixture() -> Fixture {
-        let temporary = tempfile::tempdir().expect("a folder for temporary files");
-        let key = PrivateKey::generate().expect("random numbers");
-        let path = temporary.path().join("key");
-        fs::write(&path, key.public().to_text()).expect("writable");
-        let output = CollectorOutput {
-            enabled: true,
-            url: "https://c".to_owned(),
-            bundle_key: path,
-            spool: temporary.path().join("spool"),
-            ..CollectorOutput::default()
-        };
-        let folder = BundleFolder::of(&output)
-            .expect("a key")
-            .expect("it is pinned");
-        Fixture {
-            key,
-            folder,
-            _temporary: temporary,
-        }
-    }
-
-    fn bundle(key: &PrivateKey, version: u64) -> String {
-        let rules = vec![File {
-            name: "a.yaml".to_owned(),
-            text: String::new(),
-        }];
-        let content = Content {
-            version,
-            rules,
-            settings: Vec::new(),
-        };
-        content.pack().expect("it is good").sign(key).to_text()
-    }
-
-    #[test]
-    fn the_last_bundle_is_believed_only_as_it_was_kept() {
-        let Fixture { key, folder, .. } = &fixture();
-        assert!(folder.last_good().expect("readable").is_none());
-        let text = bundle(key, 3);
-        folder.keep(Some(&text)).expect("writable");
-        let last = folder.last_good().expect("readable").expect("it is there");
-        assert_eq!(last.content.version, 3);
-        let mode = |path: &Path| {
-            fs::metadata(path)
-                .expect("it is there")
-                .permissions()
-                .mode()
-                & 0o777
-        };
-        assert_eq!((mode(&folder.folder), mode(&folder.path())), (0o700, 0o600));
-
-        let other = PrivateKey::generate().expect("random numbers");
-        for (bad, expected) in [
-            (bundle(&other, 4), "which is pinned"),
-            (text.replace(":3", ":4"), "changed after it was signed"),
-            (String::new(), "cannot be read"),
-        ] {
-            fs::write(folder.path(), bad).expect("writable");
-            let problem = folder.last_good().expect_err(expected);
-            assert!(problem.contains(expected), "{problem}");
-        }
-        fs::write(folder.path(), &text).expect("writable");
-        let set = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
-        };
-        for path in [folder.path(), folder.folder.clone()] {
-            let before = mode(&path);
-            set(&path, before | 0o020);
-            let problem = folder.last_good().expect_err("others can write it");
-            assert!(problem.contains("others can write"), "{problem}");
-            set(&path, before);
-        }
-        assert!(folder.last_good().expect("readable").is_some());
-        fs::rename(folder.path(), folder.folder.join("elsewhere")).expect("it is ours");
-        std::os::unix::fs::symlink("elsewhere", folder.path()).expect("writable");
-        folder.last_good().expect_err("a link");
-    }
-
-    #[test]
-    fn a_key_that_cannot_be_read_is_an_error_and_no_key_takes_no_bundles() {
-        assert!(
-            BundleFolder::of(&CollectorOutput::default())
-                .expect("no key")
-                .is_none()
-        );
-        let output = CollectorOutput {
-            enabled: true,
-            bundle_key: "/proc/self/cmdline".into(),
-            ..CollectorOutput::default()
-        };
-        let failure = BundleFolder::of(&output).expect_err("no key");
-        assert!(
-            failure.message().contains("expected a public key"),
-            "{}",
-            failure.message()
-        );
-    }
-}
+mod tests;

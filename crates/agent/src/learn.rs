@@ -237,11 +237,18 @@ fn whole_folders(seen: &Model) -> String {
     let whole: Vec<&str> = whole
         .filter(|folder| seen.makes.contains(*folder))
         .collect();
+    let proc = match seen.reads_all_of_proc() {
+        true => {
+            "tollgate: the policy lets CMD read all of /proc, because it read files of processes there that tollgate does \
+                 not open for it\n"
+        }
+        false => "",
+    };
     match &whole[..] {
-        [] => String::new(),
+        [] => proc.to_owned(),
         whole => format!(
             "tollgate: the policy allows all of {}, because CMD makes files there whose names may change; give it a folder \
-             of its own (TMPDIR) and learn again\n",
+             of its own (TMPDIR) and learn again\n{proc}",
             whole.join(", ")
         ),
     }

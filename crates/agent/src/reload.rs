@@ -15,7 +15,7 @@ use outputs::{Dispatcher, Internal, Prepared, QueueAccount};
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
-use super::bundles::BundleFolder;
+use super::bundles::{BundleFolder, BundleRecord};
 use super::engine_options;
 use super::engines::plan_for;
 use super::self_report::RulesRecord;
@@ -43,6 +43,8 @@ pub(super) struct Reloader {
     pub(super) matched: Arc<MatchCounts>,
     /// The rules in force, as reported.
     pub(super) record: Arc<RulesRecord>,
+    /// The bundle in force, as reported.
+    pub(super) bundle: BundleRecord,
     pub(super) dispatcher: Dispatcher,
     pub(super) account: Arc<dyn QueueAccount>,
     pub(super) reception: Arc<ServerSet>,
@@ -120,6 +122,9 @@ impl Reloader {
         self.rulings
             .replace(Arc::new(served.evaluator), &plan, &paths);
         self.record.replace(digest, count, served.refused.len());
+        if let Some(problem) = self.bundle.renew(&config) {
+            journal::warn(&format!("warning: the last bundle is not used: {problem}"));
+        }
         self.dispatcher.report_again();
         if settings.log != config.log {
             journal::reopen(config.log, config.time_format_iso_8601);

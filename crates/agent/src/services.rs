@@ -277,6 +277,7 @@ impl AgentConfig {
             rulings,
             matched: Arc::clone(&matched),
             record,
+            bundle: self.bundle.clone(),
             dispatcher: dispatcher.clone(),
             account,
             reception: Arc::clone(&reception),

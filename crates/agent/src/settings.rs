@@ -19,7 +19,7 @@ use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
 use seccomp::{Denials, FilterOptions, FilterProgram, SpecialCall};
 
-use crate::bundles::BundleFolder;
+use crate::bundles::{self, BundleFolder};
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
 use crate::{channels, journal};
@@ -33,16 +33,32 @@ pub(super) fn configuration(
     let Some(folder) = BundleFolder::of(&own.0.outputs.collector)? else {
         return Ok(own);
     };
-    match folder.last_good() {
+    let with =
+        |content: &bundle::Content| configuration_with(detection, interception, Some(content));
+    match last_usable(&folder, with) {
         Ok(None) => Ok(own),
-        Ok(Some(bundle)) => configuration_with(detection, interception, Some(&bundle.content)),
+        Ok(Some(with_bundle)) => Ok(with_bundle),
         Err(problem) => {
-            // As without a collector: the agent's own rules are in force, and the collector hears why.
+            // As without a collector: the agent's own rules are in force, and the collector hears why. A bundle must not
+            // keep an agent from starting, or one that only another build can load would leave the host unwatched.
             let (config, mut warnings) = own;
             warnings.push(format!("the last bundle is not used: {problem}"));
             Ok((config, warnings))
         }
     }
+}
+
+/// Returns the configuration with the last good bundle, `None` if there was none, or why the bundle is not used.
+fn last_usable(
+    folder: &BundleFolder,
+    with: impl Fn(&bundle::Content) -> Result<(Config, Vec<String>), Failure>,
+) -> Result<Option<(Config, Vec<String>)>, String> {
+    let Some(last) = folder.last_good()? else {
+        return Ok(None);
+    };
+    let made = with(&last.content).map_err(|failure| bundles::said(&failure))?;
+    bundles::check(&made.0).map_err(|failure| bundles::said(&failure))?;
+    Ok(Some(made))
 }
 
 /// Returns the configuration with what a bundle says. Options of the command line go before settings of a bundle.

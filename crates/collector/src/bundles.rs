@@ -12,15 +12,17 @@ use store::{AgentId, Bundle, BundleReport, Rollout, Store, StoreError};
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
 use crate::auth;
-use crate::grouping;
 use crate::secret;
 use crate::server::Shared;
 
 /// Interval at which gates are looked at.
 const WATCH: Duration = Duration::from_secs(15);
 
-/// Longest digest in characters: SHA-256 in hexadecimal.
+/// Characters of a digest: SHA-256 in hexadecimal.
 const DIGEST: usize = 64;
+
+/// Longest reason of a refusal in characters.
+const REASON: usize = 300;
 
 /// Returns the bundle that an agent is to have: that of its class's roll-out if the agent is in the part that gets it,
 /// else the one before.
@@ -44,25 +46,30 @@ fn place(class: &str, agent: AgentId) -> u8 {
     u8::try_from(u16::from_be_bytes([hash[0], hash[1]]) % 100).unwrap_or(0)
 }
 
-/// What an inventory says about the agent's bundle: the digest of the one in force, and what is to be noted.
-fn reported(inventory: &Value) -> (Option<String>, Option<BundleReport>) {
+/// What an inventory says about the agent's bundle: the digest of the one in force, and what is to be noted. What is no
+/// digest is that of no bundle.
+fn reported(inventory: &Value) -> (Option<String>, BundleReport) {
     let bundle = &inventory["bundle"];
+    let is_hexadecimal = |c: u8| c.is_ascii_digit() || matches!(c, b'a'..=b'f');
     let digest = |value: &Value| {
         let text = value.as_str()?;
-        Some(text.chars().take(DIGEST).collect::<String>())
+        let is_one = text.len() == DIGEST && text.bytes().all(is_hexadecimal);
+        is_one.then(|| text.to_owned())
     };
     let in_force = digest(&bundle["digest"]);
-    let refused = digest(&bundle["refused"]["digest"]).map(|digest| BundleReport {
-        digest,
-        refused: Some(grouping::clipped(
-            bundle["refused"]["reason"].as_str().unwrap_or_default(),
-        )),
-    });
-    let taken = in_force.clone().map(|digest| BundleReport {
-        digest,
-        refused: None,
-    });
-    (in_force, refused.or(taken))
+    let refused = &bundle["refused"];
+    let report = match digest(&refused["digest"]) {
+        Some(digest) => {
+            let reason = refused["reason"].as_str().unwrap_or_default();
+            let refused = Some(reason.chars().take(REASON).collect());
+            BundleReport { digest, refused }
+        }
+        None => BundleReport {
+            digest: in_force.clone().unwrap_or_default(),
+            refused: None,
+        },
+    };
+    (in_force, report)
 }
 
 /// Notes what an agent says about its bundle, and returns the digest of the one that it is to have.
@@ -76,9 +83,7 @@ pub(crate) fn exchange(
         return Ok(None);
     }
     let (in_force, report) = reported(inventory);
-    if let Some(report) = report
-        && store.note_bundle(agent, report)?
-    {
+    if store.note_bundle(agent, report)? {
         // Before the next agent gets the bundle that this one refuses.
         watch_once(store)?;
     }
@@ -193,19 +198,24 @@ mod tests {
 
     #[test]
     fn what_an_agent_says_is_bounded() {
-        let long = "x".repeat(100_000);
+        let (long, good) = ("x".repeat(100_000), "0a".repeat(DIGEST / 2));
         let inventory =
-            json!({"bundle": {"digest": long, "refused": {"digest": long, "reason": long}}});
+            json!({"bundle": {"digest": good, "refused": {"digest": good, "reason": long}}});
         let (in_force, report) = reported(&inventory);
-        assert_eq!(in_force.expect("one").len(), DIGEST);
-        let report = report.expect("one");
-        assert!(report.digest.len() == DIGEST && report.refused.expect("why").len() < 200);
+        assert_eq!((in_force, &report.digest), (Some(good.clone()), &good));
+        assert_eq!(report.refused.expect("why").len(), REASON);
+        let nothing = BundleReport {
+            digest: String::new(),
+            refused: None,
+        };
         for odd in [
             json!({}),
             json!({"bundle": {"digest": 7}}),
+            json!({"bundle": {"digest": good.to_uppercase()}}),
+            json!({"bundle": {"digest": good + "0", "refused": {"digest": long, "reason": "r"}}}),
             json!({"bundle": []}),
         ] {
-            assert_eq!(reported(&odd), (None, None));
+            assert_eq!(reported(&odd), (None, nothing.clone()));
         }
     }
 }

@@ -60,6 +60,10 @@ fn fixture() -> Fixture {
     fixture
 }
 
+fn digest(version: u64) -> String {
+    format!("{version:064x}")
+}
+
 fn client() -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
@@ -100,7 +104,7 @@ impl Fixture {
     fn bundle(&self, version: u64) -> BundleId {
         let bundle = NewBundle {
             version,
-            digest: format!("d{version}"),
+            digest: digest(version),
             key: "tgk_x".to_owned(),
             text: format!("text {version}"),
             actor: "test".to_owned(),
@@ -126,15 +130,15 @@ impl Fixture {
 #[test]
 fn a_bundle_goes_to_a_part_of_the_agents_and_then_to_all() {
     let fixture = fixture();
-    assert!(fixture.offered("d1").is_empty());
+    assert!(fixture.offered(&digest(1)).is_empty());
     fixture.assign(fixture.bundle(1), 100);
-    assert_eq!(fixture.offered("d1").len(), AGENTS);
+    assert_eq!(fixture.offered(&digest(1)).len(), AGENTS);
     let second = fixture.bundle(2);
     fixture.assign(second, 10);
-    let tenth = fixture.offered("d2");
+    let tenth = fixture.offered(&digest(2));
     assert!((1..AGENTS / 3).contains(&tenth.len()), "{tenth:?}");
-    assert_eq!(fixture.offered("d1").len(), AGENTS - tenth.len());
-    assert_eq!(fixture.offered("d2"), tenth);
+    assert_eq!(fixture.offered(&digest(1)).len(), AGENTS - tenth.len());
+    assert_eq!(fixture.offered(&digest(2)), tenth);
     let (_, answer) = fixture.ask(
         "GET",
         "/api/v1/bundle",
@@ -143,10 +147,10 @@ fn a_bundle_goes_to_a_part_of_the_agents_and_then_to_all() {
     );
     assert_eq!(answer["bundle"], "text 2");
     fixture.assign(second, 50);
-    let half = fixture.offered("d2");
+    let half = fixture.offered(&digest(2));
     assert!(tenth.iter().all(|agent| half.contains(agent)) && half.len() > tenth.len());
     fixture.assign(second, 100);
-    assert_eq!(fixture.offered("d2").len(), AGENTS);
+    assert_eq!(fixture.offered(&digest(2)).len(), AGENTS);
     // An agent that pins no key is offered nothing.
     assert_eq!(fixture.live(0, &json!(null)), None);
 }
@@ -156,16 +160,15 @@ fn a_refusal_halts_the_roll_out_and_no_further_agent_gets_the_bundle() {
     let fixture = fixture();
     fixture.assign(fixture.bundle(1), 100);
     fixture.assign(fixture.bundle(2), 50);
-    let half = fixture.offered("d2");
+    let half = fixture.offered(&digest(2));
     let (first, second) = (half[0], half[1]);
-    let has_it = json!({"digest": "d2", "refused": null});
-    assert_eq!(fixture.live(first, &has_it).as_deref(), Some("d2"));
-    let refuses =
-        json!({"digest": "d1", "refused": {"digest": "d2", "reason": "the rules are wrong"}});
-    assert_eq!(fixture.live(second, &refuses).as_deref(), Some("d1"));
-    assert!(fixture.offered("d2").is_empty());
+    let has_it = json!({"digest": digest(2), "refused": null});
+    assert_eq!(fixture.live(first, &has_it).as_deref(), Some(&*digest(2)));
+    let refuses = json!({"digest": digest(1), "refused": {"digest": digest(2), "reason": "the rules are wrong"}});
+    assert_eq!(fixture.live(second, &refuses).as_deref(), Some(&*digest(1)));
+    assert!(fixture.offered(&digest(2)).is_empty());
     // Who has it keeps it until someone rolls back.
-    assert_eq!(fixture.live(first, &has_it).as_deref(), Some("d2"));
+    assert_eq!(fixture.live(first, &has_it).as_deref(), Some(&*digest(2)));
     let halted = fixture.store.rollouts().expect("readable")[0]
         .halted
         .clone();
@@ -244,7 +247,7 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
         2
     );
     assert_eq!(roll_back(&cookie, &token), 303);
-    assert_eq!(fixture.offered("d1").len(), AGENTS);
+    assert_eq!(fixture.offered(&digest(1)).len(), AGENTS);
     // A second click does not roll forward again.
     assert_eq!(roll_back(&cookie, &token), 409);
     assert_eq!(fixture.store.audit(1).expect("readable")[0].actor, "olga");

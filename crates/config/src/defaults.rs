@@ -12,6 +12,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("capture.path_prefix", "/tmp/falco"),
     ("collector_output.allow_rollback", "false"),
     ("collector_output.bundle_key", "''"),
+    ("collector_output.bundle_min_version", "0"),
     ("collector_output.ca_file", "''"),
     ("collector_output.enabled", "false"),
     ("collector_output.spool", "''"),

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::workload::{Match, compare};
 
+/// Maximum number of marks of a pod that are asked for.
+const MARK_LIMIT: usize = 64;
+
 /// Group of the kinds of policies.
 const GROUP: &str = "crd.varmor.org";
 
@@ -299,7 +302,8 @@ impl Index {
         Ok(own.min_by_key(|entry| entry.rank()))
     }
 
-    /// Marks of a pod, for any container, without a profile.
+    /// Marks of a pod, for any container, without a profile; at most [`MARK_LIMIT`]. Each of them is a question to the API
+    /// server, and whoever creates pods writes marks. One that is not asked for is unknown, so the container is refused.
     pub(crate) fn unknown_marks(&self, pod: &PodSandbox) -> Vec<String> {
         let is_known = |name: &str| {
             let mut entries = self.entries();
@@ -310,7 +314,7 @@ impl Index {
                 .or_else(|| key.strip_prefix(MARK).map(|_| value.as_str()))
         });
         let unknown = marks.filter(|name| !is_known(name));
-        unknown.map(str::to_owned).collect()
+        unknown.take(MARK_LIMIT).map(str::to_owned).collect()
     }
 
     /// Profiles of any container of a pod.

@@ -58,7 +58,16 @@ impl Queue {
             return false;
         }
         waiting.known.insert(wanted.clone());
-        waiting.order.push_back(wanted);
+        // Policies of containers go before marks, of which whoever creates pods makes many.
+        let is_mark = |one: &Wanted| matches!(one, Wanted::Mark(_));
+        let place = match is_mark(&wanted) {
+            true => None,
+            false => waiting.order.iter().position(is_mark),
+        };
+        match place {
+            Some(place) => waiting.order.insert(place, wanted),
+            None => waiting.order.push_back(wanted),
+        }
         self.changed.notify_one();
         true
     }
@@ -105,5 +114,22 @@ mod tests {
         }
         assert!(queue.push(profile(MAX)));
         assert_eq!(queue.take(), (profile(MAX), false));
+    }
+
+    #[test]
+    fn policies_of_containers_go_before_marks() {
+        let mark = |number: usize| {
+            Wanted::Mark(Mark {
+                pod: ("demo".to_owned(), "pod".to_owned(), "uid".to_owned()),
+                profile: number.to_string(),
+            })
+        };
+        let queue = Queue::default();
+        for wanted in [mark(0), mark(1), profile(0), profile(1), mark(2)] {
+            assert!(queue.push(wanted));
+        }
+        for expected in [profile(0), profile(1), mark(0), mark(1), mark(2)] {
+            assert_eq!(queue.take().0, expected);
+        }
     }
 }

@@ -540,6 +540,13 @@ impl Model {
         }
     }
 
+    /// Returns whether the policy lets the workload read all of `/proc`, because it read files of processes there that no
+    /// agent opens for it.
+    #[must_use]
+    pub fn reads_all_of_proc(&self) -> bool {
+        self.allowed_files().contains_key(ALL_OF_PROC)
+    }
+
     /// Files that the workload used, and those that every program may use.
     fn allowed_files(&self) -> BTreeMap<String, String> {
         let mut allowed: BTreeMap<String, [bool; 3]> = BTreeMap::new();
@@ -733,15 +740,19 @@ fn generalised(file: &str) -> String {
     parts.join("/")
 }
 
+const ALL_OF_PROC: &str = "/proc/**";
+
 /// A path of the model as a policy expresses it: the path itself, or everything below the folder in which it
-/// varies. All of `/proc` stands for a file of a process that no agent opens.
+/// varies. All of `/proc` stands for reading a file of a process that no agent opens.
 fn allowable(file: &str, kinds: [bool; 3]) -> String {
     let pattern = Pattern::parse(file).ok();
     if let Some(pattern) = pattern.filter(process_files::is_of_processes) {
         let example = file.replace('*', "1");
         return match process_files::is_served_for(&example, kinds[1]) && !kinds[2] {
             true => pattern.text().to_owned(),
-            false => "/proc/**".to_owned(),
+            // Nobody opens it for the process: named alone, it stays denied. All of /proc is too much to write to.
+            false if kinds[1] || kinds[2] => pattern.text().to_owned(),
+            false => ALL_OF_PROC.to_owned(),
         };
     }
     let is_fit = |file: &str| Pattern::parse(file).is_ok_and(|pattern| pattern.literal().is_some());
@@ -1028,13 +1039,17 @@ mod tests {
             model.note_read(file);
         }
         model.note_write("/proc/self/oom_score_adj");
+        // Nobody opens it for writing, and all of /proc would be too much.
+        model.note_write("/proc/self/uid_map");
         model.note_look("/proc/12/exe");
         let allowed = model.allowed_files();
         assert_eq!(allowed["/proc/self/smaps"], "read");
         assert_eq!(allowed["/proc/self/task/*/stat"], "read");
         assert_eq!(allowed["/proc/self/oom_score_adj"], "read, write");
         assert_eq!(allowed["/proc/*/status"], "read");
+        assert!(allowed.contains_key("/proc/self/uid_map"));
         assert!(!allowed.contains_key("/proc/**"), "{allowed:?}");
+        assert!(!model.reads_all_of_proc());
         model.note_read("/proc/12/environ");
         let allowed = model.allowed_files();
         assert!(allowed.contains_key("/proc/**") && !allowed.contains_key("/proc/*/environ"));

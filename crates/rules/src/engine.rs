@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use event::{Evaluator, Event, EventKind, Relevance};
 use serde::{Deserialize, Serialize};
 
-use crate::alert::{Alert, AlertDetails, AlertValue};
+use crate::alert::{Alert, AlertDetails};
 use crate::compile::Ternary;
 use crate::compile::check::Checker;
 use crate::compile::eval::{Evaluation, EvaluationCache};
@@ -25,7 +25,7 @@ use crate::ruleset::{Priority, Rule, Ruleset};
 
 use compiler::Compiler;
 pub use compiler::output_text;
-use count::{Counted, Counting};
+use count::Counting;
 pub use image::NotAnImage;
 pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
 
@@ -313,36 +313,6 @@ impl Engine {
         is_ruled_out
     }
 
-    /// Returns whether rules after this one are of no interest once it has matched. A rule that counts never hides
-    /// another: its match may be no alert.
-    fn ends_search(&self, entry: &Entry) -> bool {
-        self.rule_matching == RuleMatching::First && self.rules[entry.rule].count.is_none()
-    }
-
-    /// Sends the alert of a rule that matched. Returns false if the rule counts and the count is not reached.
-    fn match_rule(&self, rule: &CompiledRule, evaluation: &mut Evaluation<'_, '_, '_>) -> bool {
-        let counted = match &rule.count {
-            Some(counting) => match counting.count(evaluation) {
-                Some(counted) => Some(counted),
-                None => return false,
-            },
-            None => None,
-        };
-        rule.matches.fetch_add(1, Ordering::Relaxed);
-        let mut alert = self.alert(rule, evaluation);
-        if let Some(counted) = counted {
-            add_counted(&mut alert, &counted);
-        }
-        self.sink.emit(alert);
-        true
-    }
-
-    /// Returns how many keys of rules that count were forgotten before their time, because there were too many.
-    pub fn forgotten_counts(&self) -> u64 {
-        let counting = self.rules.iter().filter_map(|rule| rule.count.as_ref());
-        counting.map(Counting::forgotten).sum()
-    }
-
     fn is_recording(&self) -> bool {
         let recorder = self.recorder.as_ref();
         recorder.is_some_and(|recorder| recorder.is_recording())
@@ -499,21 +469,6 @@ impl Evaluator for Engine {
             recorder.record(event, &matched);
         }
         undecided
-    }
-}
-
-/// Adds to an alert what its rule has counted.
-fn add_counted(alert: &mut Alert, counted: &Counted) {
-    let number = counted.number;
-    let seconds = counted.within_ns / 1_000_000_000;
-    alert.message += &format!(" count={number} in {seconds} s");
-    let mut add = |name: &str, value| alert.fields.push((name.into(), value));
-    add("count.number", AlertValue::Uint(number));
-    add("count.within_ns", AlertValue::Uint(counted.within_ns));
-    if !counted.values.is_empty() {
-        let values = counted.values.join(", ");
-        alert.message += &format!(": {values}");
-        add("count.values", AlertValue::Text(values));
     }
 }
 

@@ -12,7 +12,7 @@ pub struct BundleId(pub i64);
 pub struct NewBundle {
     /// Version that it says it has.
     pub version: u64,
-    /// SHA-256 of what is signed, in hexadecimal.
+    /// SHA-256 of the text, in hexadecimal: what is signed, by which key, and the signature.
     pub digest: String,
     /// The key that is said to have signed it.
     pub key: String,
@@ -72,7 +72,7 @@ pub struct Rollout {
     pub class: String,
     /// Bundle.
     pub bundle: Bundle,
-    /// The bundle before, which a rollback assigns again.
+    /// The last bundle before that all agents were to have and that was not halted, which a rollback assigns again.
     pub previous: Option<Bundle>,
     /// Part of the agents that get the bundle.
     pub percent: u8,
@@ -205,7 +205,8 @@ pub trait Bundles {
     /// The database fails.
     fn rollout_of(&self, agent: AgentId) -> Result<Option<Rollout>, StoreError>;
 
-    /// Records what an agent says about its bundle, if that is new. Returns true if it is.
+    /// Keeps what an agent says about its bundle, if that is new. Returns true if it is. If the store does not know the
+    /// bundle, keeps nothing about the agent. The audit log gets each kind of report once a minute of an agent.
     ///
     /// # Errors
     ///

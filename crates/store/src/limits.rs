@@ -26,6 +26,12 @@ pub(crate) const COUNTED: u32 = 10_000;
 /// Comments of a group that are kept: a script must not fill the store.
 pub(crate) const COMMENTS: i64 = 500;
 
+/// Time in which the audit log has no second row of the same kind about what an agent says about its bundle.
+pub(crate) const REPORT_NS: i64 = 60_000_000_000;
+
+/// Latest rows of the audit log that are looked through for the first one.
+pub(crate) const LATEST: i64 = 1000;
+
 /// Returns the number of rows that a filter asks for.
 pub(crate) fn rows(filter: &Filter) -> u32 {
     match filter.limit {

@@ -61,10 +61,10 @@ shell_fed_by_pipe => Case {
     rule: "Shell reads its commands from a pipe",
     fires: &[
         act("sh", sh!("echo : | sh")).at(&[Host]).by(&[User]).showing(&[("proc.cmdline", "sh")]),
-        act("bash", sh!("echo : | bash -s x")),
+        act("bash", sh!("echo : | bash -s x; echo : | bash -ex")),
     ],
     near_misses: &[
-        act("sh", sh!("echo : > %W/script; sh < %W/script; echo : | sh %W/script; echo : | sh -c 'read line'")),
+        act("sh", sh!("echo : > %W/script; sh < %W/script; echo : | sh %W/script; echo : | sh -ec 'read line'")),
         act("sh", perl_named!("sshd", "open my $pipe, q(|-), q(sh) or die; close $pipe")),
     ],
 };

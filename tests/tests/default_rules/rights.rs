@@ -5,11 +5,13 @@ use super::*;
 cases! {
 pkexec_without_arguments => Case {
     rule: "Polkit Local Privilege Escalation Vulnerability (CVE-2021-4034)",
-    fires: &[act("pkexec", sh!("ln -s /bin/true %W/pkexec; %W/pkexec")).at(&[Host]).by(&[User])],
-    near_misses: &[
-        act("pkexec", sh!("ln -s /bin/true %W/pkexec; %W/pkexec id")).by(&[User]),
-        act("pkexec", sh!("ln -s /bin/true %W/pkexec; %W/pkexec")),
+    fires: &[
+        act("pkexec", sh!("ln -s /bin/true %W/pkexec; %W/pkexec")).at(&[Host]).by(&[User]),
+        // With the setuid bit the user of the event is root.
+        act("pkexec", sh!("cp /bin/true %W/pkexec; chmod 4755 %W/pkexec",
+            "setpriv --reuid 1000 --clear-groups %W/pkexec")).at(&[Host]),
     ],
+    near_misses: &[act("pkexec", sh!("ln -s /bin/true %W/pkexec; %W/pkexec id")).by(&[User])],
 };
 
 trick_sudo => Case {
@@ -19,8 +21,7 @@ trick_sudo => Case {
         act("sudo", sh!("ln -s /bin/true %W/sudo; %W/sudo -u#-1 id")).by(&[User]),
     ],
     near_misses: &[
-        act("sudo", sh!("ln -s /bin/true %W/sudo; %W/sudo -s x; %W/sudo -u#1000 id")).by(&[User]),
-        act("sudo", sh!("ln -s /bin/true %W/sudo; %W/sudo -u#-1 id")),
+        act("sudo", sh!("ln -s /bin/true %W/sudo; %W/sudo -s x; %W/sudo -u#1000 id; %W/sudo -i 'x\\'")).by(&[User]),
     ],
 };
 

@@ -22,6 +22,9 @@ pub(crate) struct Collector {
     /// Take bundles of rules from the collector that the public key in FILE has signed [default: take none]
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) bundle_key: Option<PathBuf>,
+    /// Take no bundle of a version before N, even if none is in force yet
+    #[arg(long, value_name = "N", requires = "bundle_key", help_heading = OUTPUT)]
+    pub(crate) bundle_min_version: Option<u64>,
     /// Take bundles that are older than the one in force, too
     #[arg(long, requires = "bundle_key", help_heading = OUTPUT)]
     pub(crate) allow_rollback: bool,
@@ -56,6 +59,9 @@ impl Collector {
         if let Some(file) = self.bundle_key {
             options.push(key("bundle_key", &file));
         }
+        if let Some(version) = self.bundle_min_version {
+            options.push(format!("collector_output.bundle_min_version={version}"));
+        }
         if self.allow_rollback {
             options.push("collector_output.allow_rollback=true".to_owned());
         }
@@ -77,10 +83,12 @@ mod tests {
         let of_flag = Collector {
             url: Some("https://flag:6443".to_owned()),
             ca: Some("/ca.pem".into()),
+            bundle_min_version: Some(7),
             ..Collector::default()
         };
         let options = of_flag.options_with(variable);
-        assert_eq!(options.len(), 4, "{options:?}");
+        assert_eq!(options.len(), 5, "{options:?}");
+        assert_eq!(options[4], "collector_output.bundle_min_version=7");
         assert_eq!(options[2], "collector_output.token_file=/run/to ken");
         assert!(options[1].contains("https://flag:6443"), "{options:?}");
         assert!(

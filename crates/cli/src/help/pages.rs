@@ -663,8 +663,8 @@ pub(crate) const PAGES: &[Page] = &[
             "policy convert",
             &[
                 Example(
-                    "tollgate policy convert kubearmor.yaml >policy.yaml",
-                    "convert a policy, and show how each rule is carried over",
+                    "tollgate policy convert kubearmor.yaml",
+                    "convert a policy, and show what becomes of each rule",
                 ),
                 Example(
                     "tollgate policy convert --target Deployment/web seccomp.yaml",
@@ -672,7 +672,7 @@ pub(crate) const PAGES: &[Page] = &[
                 ),
                 Example(
                     "tollgate policy convert --accept-partial 'spec.file.matchPaths[1]' ksp.yaml",
-                    "leave one rule out that cannot be carried over",
+                    "leave one rule out that cannot be converted",
                 ),
             ],
         ),

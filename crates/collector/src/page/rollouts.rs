@@ -27,7 +27,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
         @if bundles.is_empty() { div.panel { (empty(
             "No bundle of rules",
             "Sign one where its key is, then assign it here; agents pin the public key:",
-            "tollgate serve bundle create --version 1 -o web.bundle RULES.yaml\n\
+            "tollgate serve bundle create --version 1 --output web.bundle RULES.yaml\n\
              tollgate serve bundle sign web.bundle --key web.key\n\
              tollgate serve bundle assign web.bundle --agent-class web --percent 10",
         )) } } @else {

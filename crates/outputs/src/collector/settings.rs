@@ -22,6 +22,8 @@ pub struct CollectorOutput {
     pub ca_file: PathBuf,
     /// File with the public key of bundles; empty for none, then no bundle is taken.
     pub bundle_key: PathBuf,
+    /// Least version of a bundle that is taken.
+    pub bundle_min_version: u64,
     /// Take bundles that are older than the one in force.
     pub allow_rollback: bool,
     /// Folder of alerts that are not acknowledged; empty for the default.
@@ -38,6 +40,7 @@ impl Default for CollectorOutput {
             token_file: PathBuf::new(),
             ca_file: PathBuf::new(),
             bundle_key: PathBuf::new(),
+            bundle_min_version: 0,
             allow_rollback: false,
             spool: PathBuf::new(),
             spool_limit_mib: 64,
@@ -51,6 +54,7 @@ impl OutputKind for CollectorOutput {
     const KEYS: &'static [Key<Self>] = &[
         Key::boolean("collector_output.allow_rollback", |output| &mut output.allow_rollback),
         Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
+        Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
         Key::file("collector_output.spool", |output| &mut output.spool),

@@ -411,7 +411,11 @@ impl DenialClassifier {
         let is_allowed = |(_, pattern, allowed): &(String, Pattern, u64)| {
             rights & !allowed == 0 && pattern.literal() == Some(folder)
         };
-        is_nameless && self.only.iter().any(is_allowed)
+        let inside = format!("{folder}/.");
+        let is_denied = [folder, &inside]
+            .iter()
+            .any(|path| self.hole(path, rights).is_some());
+        is_nameless && !is_denied && self.only.iter().any(is_allowed)
     }
 
     /// Returns true if the agent opens `/proc/self/...` or `/proc/NUMBER/...`, as a call asks for it.
@@ -425,7 +429,15 @@ impl DenialClassifier {
         let is_allowed = |(_, pattern, allowed): &(String, Pattern, u64)| {
             rights & !allowed == 0 && pattern.matches(&named.path)
         };
-        is_plain && process_files::is_served(&named.path, rights) && self.own.iter().any(is_allowed)
+        // A denial may name the caller's own files by a number.
+        let numbered = named.path.replacen("/proc/self/", "/proc/1/", 1);
+        let is_denied = [&named.path, &numbered]
+            .iter()
+            .any(|path| self.hole(path, rights).is_some());
+        is_plain
+            && !is_denied
+            && process_files::is_served(&named.path, rights)
+            && self.own.iter().any(is_allowed)
     }
 
     fn mount(&self, attempt: &Attempt<'_>) -> Option<&str> {

@@ -113,7 +113,7 @@ impl Compiler<'_> {
         fields: &[String],
     ) -> Option<Template> {
         let text: Vec<_> = fields.iter().map(|field| format!("%{field}")).collect();
-        match Template::new(&text.join(" "), rule.output.source, &mut self.checker) {
+        match Template::new(&text.join("\0"), rule.output.source, &mut self.checker) {
             Ok(template) => Some(template),
             Err(problems) => {
                 for problem in problems {

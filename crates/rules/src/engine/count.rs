@@ -1,20 +1,28 @@
 //! Rules that alert when they have matched often enough: the `count` of a rule.
 //!
-//! The state of each rule is bounded: at most [`MAX_KEYS`] keys, each with at most `over` values. Times are those
-//! of the events, so that a replayed capture counts as the run that it shows.
+//! The state of each rule is bounded: at most [`MAX_KEYS`] keys, each with at most `over` values of [`MAX_SHOWN`] bytes. Keys
+//! and values are compared by a hash that no workload can foresee. Times are those of the events, so that a replayed
+//! capture counts as the run that it shows.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::{CompiledRule, Engine, RuleMatching};
+use crate::alert::{Alert, AlertValue};
 use crate::compile::eval::Evaluation;
 use crate::compile::operand::OperandId;
+use crate::compile::program::Entry;
 use crate::output::Template;
 
 /// Number of keys that a rule counts at a time. Beyond it the half that matched longest ago is forgotten.
 const MAX_KEYS: usize = 4096;
+
+/// Number of bytes of a value that an alert shows.
+const MAX_SHOWN: usize = 160;
 
 /// Longest rest after an alert, in nanoseconds: matches that go on without a pause alert again after it.
 const MAX_REST_NS: u64 = 3_600_000_000_000;
@@ -22,40 +30,49 @@ const MAX_REST_NS: u64 = 3_600_000_000_000;
 /// A compiled `count`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Counting {
-    pub(super) over: usize,
-    pub(super) within_ns: u64,
+    over: usize,
+    within_ns: u64,
     /// What is counted apart: events whose values here are equal belong together.
-    pub(super) by: Template,
+    by: Template,
     /// What counts once; `None` if each match counts.
-    pub(super) distinct: Option<Template>,
+    distinct: Option<Template>,
     #[serde(skip)]
     state: State,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    windows: Mutex<HashMap<String, Window>>,
+    windows: Mutex<HashMap<u128, Window>>,
+    hashers: [RandomState; 2],
     forgotten: AtomicU64,
 }
 
 /// The matches of one key.
 #[derive(Debug, Default)]
 struct Window {
-    /// Values with the time of their last match.
-    values: Vec<(String, u64)>,
+    values: Vec<Match>,
     last_ns: u64,
     /// Time of the alert, as long as the matches after it go on.
     alerted_ns: Option<u64>,
 }
 
+/// A value, or a match where nothing has to be distinct.
+#[derive(Debug)]
+struct Match {
+    /// `None` where nothing has to be distinct.
+    hash: Option<u128>,
+    shown: String,
+    last_ns: u64,
+}
+
 /// What had been counted when a rule alerted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Counted {
-    pub(super) number: u64,
+struct Counted {
+    number: u64,
     /// Nanoseconds between the first and the last of the matches.
-    pub(super) within_ns: u64,
-    /// The distinct values, oldest first; empty if each match counts.
-    pub(super) values: Vec<String>,
+    within_ns: u64,
+    /// The beginnings of the distinct values, oldest first; empty if each match counts.
+    values: Vec<String>,
 }
 
 impl Counting {
@@ -80,20 +97,26 @@ impl Counting {
     }
 
     /// Counts a match. Returns what was counted if the rule alerts now.
-    pub(super) fn count(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<Counted> {
+    fn count(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<Counted> {
         let key = self.by.message(evaluation);
         let distinct = self.distinct.as_ref();
         let value = distinct.map(|distinct| distinct.message(evaluation));
-        self.add(key, value, evaluation.event().time_ns)
+        self.add(&key, value.as_deref(), evaluation.event().time_ns)
     }
 
-    fn add(&self, key: String, value: Option<String>, now_ns: u64) -> Option<Counted> {
+    fn add(&self, key: &str, value: Option<&str>, now_ns: u64) -> Option<Counted> {
+        let key = self.hash(key);
+        let one = Match {
+            hash: value.map(|value| self.hash(value)),
+            shown: value.map(shown).unwrap_or_default(),
+            last_ns: now_ns,
+        };
         let mut windows = self.windows();
         if windows.len() >= MAX_KEYS && !windows.contains_key(&key) {
             self.make_room(&mut windows, now_ns);
         }
         let window = windows.entry(key).or_default();
-        let counted = window.add(value, now_ns, self.over, self.within_ns)?;
+        let counted = window.add(one, self.over, self.within_ns)?;
         Some(Counted {
             values: match self.distinct {
                 Some(_) => counted.values,
@@ -103,9 +126,14 @@ impl Counting {
         })
     }
 
+    fn hash(&self, text: &str) -> u128 {
+        let [upper, lower] = &self.state.hashers;
+        u128::from(upper.hash_one(text)) << u64::BITS | u128::from(lower.hash_one(text))
+    }
+
     /// Drops the keys whose matches are too long ago; if that is not enough, the half that matched longest ago.
-    fn make_room(&self, windows: &mut HashMap<String, Window>, now_ns: u64) {
-        windows.retain(|_, window| now_ns.saturating_sub(window.last_ns) <= self.within_ns);
+    fn make_room(&self, windows: &mut HashMap<u128, Window>, now_ns: u64) {
+        windows.retain(|_, window| now_ns.abs_diff(window.last_ns) <= self.within_ns);
         if windows.len() < MAX_KEYS {
             return;
         }
@@ -119,54 +147,114 @@ impl Counting {
     }
 
     /// Returns how many keys were forgotten before their time, because there were too many.
-    pub(super) fn forgotten(&self) -> u64 {
+    fn forgotten(&self) -> u64 {
         self.state.forgotten.load(Ordering::Relaxed)
     }
 
-    fn windows(&self) -> MutexGuard<'_, HashMap<String, Window>> {
+    fn windows(&self) -> MutexGuard<'_, HashMap<u128, Window>> {
         let windows = self.state.windows.lock();
         windows.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Returns the beginning of a value. Several fields are told apart by a zero byte, which is shown as a space.
+fn shown(value: &str) -> String {
+    beginning(value, MAX_SHOWN).replace('\0', " ")
+}
+
+/// Returns at most the first `limit` bytes of a text, in whole characters.
+fn beginning(text: &str, limit: usize) -> &str {
+    let mut ends = (0..=limit.min(text.len())).rev();
+    let end = ends.find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
+}
+
 impl Window {
-    fn add(
-        &mut self,
-        value: Option<String>,
-        now_ns: u64,
-        over: usize,
-        within_ns: u64,
-    ) -> Option<Counted> {
-        // Events of several threads arrive out of order.
-        let since = |then: u64| now_ns.saturating_sub(then);
+    fn add(&mut self, one: Match, over: usize, within_ns: u64) -> Option<Counted> {
+        let now_ns = one.last_ns;
+        // Events of several threads arrive out of order; a clock that was set makes a pause.
+        let since = |then: u64| now_ns.abs_diff(then);
+        let has_paused = since(self.last_ns) > within_ns;
+        self.last_ns = now_ns;
         if let Some(alerted_ns) = self.alerted_ns {
-            if since(self.last_ns) <= within_ns && since(alerted_ns) <= MAX_REST_NS {
-                self.last_ns = self.last_ns.max(now_ns);
+            if !has_paused && since(alerted_ns) <= MAX_REST_NS {
                 return None;
             }
             self.alerted_ns = None;
         }
-        self.last_ns = self.last_ns.max(now_ns);
-        self.values.retain(|(_, then)| since(*then) <= within_ns);
-        let known = value.as_ref().and_then(|value| {
-            let mut values = self.values.iter_mut();
-            values.find(|(known, _)| known == value)
-        });
-        match known {
-            Some((_, then)) => *then = now_ns.max(*then),
-            None => self.values.push((value.unwrap_or_default(), now_ns)),
+        self.values
+            .retain(|known| since(known.last_ns) <= within_ns);
+        let is_same = |known: &&mut Match| one.hash.is_some() && known.hash == one.hash;
+        match self.values.iter_mut().find(is_same) {
+            Some(known) => known.last_ns = now_ns,
+            None => self.values.push(one),
         }
         if self.values.len() <= over {
             return None;
         }
         self.alerted_ns = Some(now_ns);
         let values = std::mem::take(&mut self.values);
-        let first = values.iter().map(|(_, then)| *then).min();
+        let longest = values.iter().map(|known| since(known.last_ns)).max();
         Some(Counted {
             number: u64::try_from(values.len()).expect("64 bits hold any length"),
-            within_ns: since(first.unwrap_or(now_ns)),
-            values: values.into_iter().map(|(value, _)| value).collect(),
+            within_ns: longest.unwrap_or_default(),
+            values: values.into_iter().map(|known| known.shown).collect(),
         })
+    }
+}
+
+impl Engine {
+    /// Returns whether rules after this one are of no interest once it has matched. A rule that counts never hides
+    /// another: its match may be no alert.
+    pub(super) fn ends_search(&self, entry: &Entry) -> bool {
+        self.rule_matching == RuleMatching::First && self.rules[entry.rule].count.is_none()
+    }
+
+    /// Sends the alert of a rule that matched. Returns false if the rule counts and the count is not reached.
+    pub(super) fn match_rule(
+        &self,
+        rule: &CompiledRule,
+        evaluation: &mut Evaluation<'_, '_, '_>,
+    ) -> bool {
+        let counted = match &rule.count {
+            Some(counting) => match counting.count(evaluation) {
+                Some(counted) => Some(counted),
+                None => return false,
+            },
+            None => None,
+        };
+        rule.matches.fetch_add(1, Ordering::Relaxed);
+        let mut alert = self.alert(rule, evaluation);
+        if let Some(counted) = counted {
+            add_counted(&mut alert, &counted);
+        }
+        self.sink.emit(alert);
+        true
+    }
+
+    /// Returns how many keys of rules that count were forgotten before their time, because there were too many.
+    pub fn forgotten_counts(&self) -> u64 {
+        let counting = self.rules.iter().filter_map(|rule| rule.count.as_ref());
+        counting.map(Counting::forgotten).sum()
+    }
+}
+
+/// Number of bytes of counted values in an alert.
+const MAX_COUNTED: usize = 1024;
+
+/// Adds to an alert what its rule has counted.
+fn add_counted(alert: &mut Alert, counted: &Counted) {
+    let number = counted.number;
+    let seconds = counted.within_ns / 1_000_000_000;
+    alert.message += &format!(" count={number} in {seconds} s");
+    let mut add = |name: &str, value| alert.fields.push((name.into(), value));
+    add("count.number", AlertValue::Uint(number));
+    add("count.within_ns", AlertValue::Uint(counted.within_ns));
+    if !counted.values.is_empty() {
+        let values = counted.values.join(", ");
+        let values = beginning(&values, MAX_COUNTED).to_owned();
+        alert.message += &format!(": {values}");
+        add("count.values", AlertValue::Text(values));
     }
 }
 
@@ -189,7 +277,7 @@ mod tests {
     fn distinct_values_of_one_key_count_once_within_the_time() {
         let counting = counting(2, true);
         let add = |key: &str, value: &str, second| {
-            let counted = counting.add(key.into(), Some(value.into()), second * SECOND);
+            let counted = counting.add(key, Some(value), second * SECOND);
             counted.map(|counted| counted.values.join(" "))
         };
         assert_eq!(add("a", "id", 0), None);
@@ -203,7 +291,7 @@ mod tests {
     #[test]
     fn each_match_counts_where_nothing_has_to_be_distinct() {
         let counting = counting(2, false);
-        let add = |second| counting.add("a".into(), None, second * SECOND);
+        let add = |second| counting.add("a", None, second * SECOND);
         assert_eq!(add(0), None);
         assert_eq!(add(1), None);
         let counted = Counted {
@@ -219,7 +307,7 @@ mod tests {
         let counting = counting(1, false);
         let alerts = |from: u64, to: u64| {
             let times = (from..to).step_by(10);
-            let alert = |second: &u64| counting.add("a".into(), None, second * SECOND).is_some();
+            let alert = |second: &u64| counting.add("a", None, second * SECOND).is_some();
             times.filter(alert).collect::<Vec<_>>()
         };
         assert_eq!(alerts(0, 7000), [10, 3630]);
@@ -231,7 +319,7 @@ mod tests {
         let counting = counting(1, false);
         for key in 0..=MAX_KEYS {
             let now = SECOND + u64::try_from(key).unwrap();
-            assert_eq!(counting.add(key.to_string(), None, now), None);
+            assert_eq!(counting.add(&key.to_string(), None, now), None);
         }
         let kept = counting.windows().len();
         assert!(kept <= MAX_KEYS / 2 + 1, "{kept}");
@@ -241,11 +329,11 @@ mod tests {
         );
         assert!(
             counting
-                .add(MAX_KEYS.to_string(), None, 2 * SECOND)
+                .add(&MAX_KEYS.to_string(), None, 2 * SECOND)
                 .is_some()
         );
         assert_eq!(
-            counting.add("0".into(), None, 2 * SECOND),
+            counting.add("0", None, 2 * SECOND),
             None,
             "it was forgotten"
         );
@@ -253,8 +341,31 @@ mod tests {
         let forgotten = counting.forgotten();
         for key in 0..=MAX_KEYS {
             let key = format!("late {key}");
-            assert_eq!(counting.add(key, None, 500 * SECOND), None);
+            assert_eq!(counting.add(&key, None, 500 * SECOND), None);
         }
         assert!(counting.forgotten() >= forgotten);
+    }
+
+    #[test]
+    fn long_values_are_told_apart_and_kept_short() {
+        let counting = counting(1, true);
+        let long = "x".repeat(100_000);
+        assert_eq!(counting.add("a", Some(&format!("{long}1")), SECOND), None);
+        assert_eq!(counting.add("a", Some(&format!("{long}1")), SECOND), None);
+        let counted = counting
+            .add("a", Some(&format!("{long}2")), SECOND)
+            .unwrap();
+        assert_eq!(counted.number, 2);
+        assert!(counted.values.iter().all(|value| value.len() == MAX_SHOWN));
+        assert_eq!(shown("a\0b"), "a b");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_mutes_nothing() {
+        let counting = counting(1, false);
+        let add = |second| counting.add("a", None, second * SECOND).is_some();
+        assert!(!add(9000) && add(9001) && !add(9002));
+        assert!(!add(100), "the first after the clock was set");
+        assert!(add(101));
     }
 }

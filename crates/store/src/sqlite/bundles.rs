@@ -133,7 +133,9 @@ fn assign(
         "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT (class) DO UPDATE SET
-             previous = CASE rollouts.bundle WHEN excluded.bundle THEN rollouts.previous ELSE rollouts.bundle END,
+             -- What was halted, or did not reach all, was not found good: those who do not get the new one must not get it.
+             previous = nullif(CASE WHEN rollouts.bundle <> excluded.bundle AND rollouts.halted IS NULL AND rollouts.percent >= 100
+                 THEN rollouts.bundle ELSE rollouts.previous END, excluded.bundle),
              bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
              max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
              started_ns = excluded.started_ns, actor = excluded.actor",
@@ -165,7 +167,9 @@ fn roll_back(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET bundle = previous, previous = bundle, percent = 100, max_failures = NULL,
+        "UPDATE rollouts SET bundle = previous, percent = 100, max_failures = NULL,
+             -- As for an assignment: the next part must not leave the others with what was rolled back for a reason.
+             previous = CASE WHEN halted IS NULL AND percent >= 100 THEN bundle END,
              max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = ?2, actor = ?3
          WHERE class = ?1 AND previous IS NOT NULL",
         params![class, now_ns, actor],
@@ -288,17 +292,19 @@ fn rollout_of(connection: &Connection, agent: AgentId) -> Result<Option<Rollout>
     Ok(statement.query_row([agent.0], rollout).optional()?)
 }
 
-/// Returns true if this is what the agent said last.
+/// Returns true if this is what the agent said last. Of a bundle that the store does not know nothing is kept.
 fn is_noted(
     connection: &Connection,
     agent: AgentId,
     report: &BundleReport,
 ) -> Result<bool, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT count(*) FROM agent_bundles WHERE agent = ?1 AND digest = ?2 AND refused IS ?3",
+        "SELECT CASE WHEN EXISTS (SELECT 1 FROM bundles WHERE digest = ?2)
+             THEN EXISTS (SELECT 1 FROM agent_bundles WHERE agent = ?1 AND digest = ?2 AND refused IS ?3)
+             ELSE NOT EXISTS (SELECT 1 FROM agent_bundles WHERE agent = ?1) END",
     )?;
     let values = params![agent.0, report.digest, report.refused];
-    Ok(statement.query_row(values, |row| row.get::<_, i64>(0))? > 0)
+    Ok(statement.query_row(values, |row| row.get(0))?)
 }
 
 fn note(
@@ -307,15 +313,39 @@ fn note(
     report: &BundleReport,
     now_ns: i64,
 ) -> Result<(), StoreError> {
-    connection
+    let noted = connection
         .prepare_cached(
             "INSERT INTO agent_bundles (agent, digest, refused, since_ns, acknowledged)
-             SELECT id, ?2, ?3, ?4, acknowledged FROM agents WHERE id = ?1
+             SELECT id, ?2, ?3, ?4, acknowledged FROM agents
+             WHERE id = ?1 AND EXISTS (SELECT 1 FROM bundles WHERE digest = ?2)
              ON CONFLICT (agent) DO UPDATE SET digest = excluded.digest, refused = excluded.refused,
                  since_ns = excluded.since_ns, acknowledged = excluded.acknowledged",
         )?
         .execute(params![agent.0, report.digest, report.refused, now_ns])?;
+    if noted == 0 {
+        connection.execute("DELETE FROM agent_bundles WHERE agent = ?1", [agent.0])?;
+        return Ok(());
+    }
     let (action, object) = limits::bundle_report(report);
     let actor = format!("agent {}", agent.0);
+    if is_recorded(connection, now_ns, (&actor, action))? {
+        return Ok(());
+    }
     record(connection, now_ns, &actor, (action, &object))
+}
+
+/// Returns true if the audit log has this of this agent from the last minute: whoever has an agent's secret must not fill
+/// it. Only its end is read, as it has no index of times: what comes before that many others is no flood.
+fn is_recorded(
+    connection: &Connection,
+    now_ns: i64,
+    (actor, action): (&str, &str),
+) -> Result<bool, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM audit WHERE id > (SELECT max(id) FROM audit) - ?1
+             AND time_ns > ?2 AND time_ns <= ?3 AND actor = ?4 AND action = ?5)",
+    )?;
+    let since_ns = now_ns - limits::REPORT_NS;
+    let values = params![limits::LATEST, since_ns, now_ns, actor, action];
+    Ok(statement.query_row(values, |row| row.get(0))?)
 }

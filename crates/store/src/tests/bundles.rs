@@ -5,8 +5,10 @@ use crate::bundles::{Assignment, BundleId, BundleReport, Gate, NewBundle, Rollou
 
 for_each_database! {
     a_bundle_is_kept_once_and_assigned_with_the_one_before,
+    a_bundle_that_was_not_found_good_is_none_to_go_back_to,
     a_roll_out_counts_what_its_agents_report,
     a_halted_roll_out_stays_so_until_it_is_changed,
+    an_agent_does_not_fill_the_audit_log,
 }
 
 fn bundle(store: &dyn Store, version: u64) -> BundleId {
@@ -89,6 +91,31 @@ fn a_bundle_is_kept_once_and_assigned_with_the_one_before(fixture: &Fixture) {
             ("ann", "assign bundle")
         ]
     );
+}
+
+fn a_bundle_that_was_not_found_good_is_none_to_go_back_to(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let [good, halted, partial, last] = [1, 2, 3, 4].map(|version| bundle(store, version));
+    assign(store, good, 100, Gate::default());
+    assign(store, halted, 10, Gate::default());
+    assert!(store.halt("web", halted, "why").expect("writable"));
+    // The other nine tenths must not get the halted one now.
+    assign(store, partial, 10, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
+    assign(store, last, 10, Gate::default());
+    assert_eq!(versions(&rollout(store)), (4, Some(1)));
+    assert!(store.roll_back("web", "ann").expect("writable"));
+    assert_eq!(versions(&rollout(store)), (1, None));
+    assign(store, last, 100, Gate::default());
+    store.halt("web", last, "why").expect("writable");
+    assign(store, partial, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
+    // A bundle is not the one before itself.
+    store.halt("web", partial, "why").expect("writable");
+    assign(store, good, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (1, None));
+    assign(store, partial, 100, Gate::default());
+    assert_eq!(versions(&rollout(store)), (3, Some(1)));
 }
 
 fn a_roll_out_counts_what_its_agents_report(fixture: &Fixture) {
@@ -175,4 +202,32 @@ fn a_halted_roll_out_stays_so_until_it_is_changed(fixture: &Fixture) {
         (rollout(store).halted, rollout(store).health.refused),
         (None, 0)
     );
+}
+
+fn an_agent_does_not_fill_the_audit_log(fixture: &Fixture) {
+    let store = &*fixture.store;
+    assign(store, bundle(store, 1), 100, Gate::default());
+    let note = |digest: &str, refused: Option<String>| {
+        let digest = digest.to_owned();
+        let report = BundleReport { digest, refused };
+        store.note_bundle(fixture.agent, report).expect("writable")
+    };
+    let recorded = || -> Vec<_> {
+        let audit = store.audit(1000).expect("readable");
+        let of_agent = audit
+            .iter()
+            .filter(|entry| entry.actor.starts_with("agent "));
+        of_agent.map(|entry| entry.action.clone()).collect()
+    };
+    assert!(!note("d7", None), "nobody knows that bundle");
+    assert!(note("d1", None));
+    for reason in 0..20 {
+        assert!(note("d1", Some(reason.to_string())));
+        assert!(note("d1", None));
+    }
+    assert_eq!(recorded(), ["refuse bundle", "take bundle"]);
+    assert_eq!(rollout(store).health.in_force, 1);
+    // What is in force now is another one.
+    assert!(note("d7", None) && !note("d8", Some("why".to_owned())));
+    assert_eq!((rollout(store).health.in_force, recorded().len()), (0, 2));
 }

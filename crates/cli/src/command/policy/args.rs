@@ -151,8 +151,8 @@ pub(crate) struct Explain {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Reads KubeArmorPolicy, SeccompProfile and AppArmorProfile, prints VarmorPolicies, and on stderr how \
-                  each rule is carried over and enforced. Without workloads, it prints only the part `policy`. If a rule \
-                  cannot be carried over, nothing is printed and the exit status is 3."
+                  each rule is converted and enforced. Without workloads, it prints only the part `policy`. If a rule \
+                  cannot be converted, nothing is printed and the exit status is 3."
 )]
 pub(crate) struct Convert {
     /// File to convert
@@ -169,15 +169,15 @@ pub(crate) struct Convert {
     pub(crate) selector: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) accept: LeaveOut,
-    /// Print JSON: the policies and how each rule is carried over
+    /// Print JSON: the policies and how each rule is converted
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Rules that need not be carried over.
+/// Rules that need not be converted.
 #[derive(Args, Debug)]
 pub(crate) struct LeaveOut {
-    /// Leave RULE out, which cannot be carried over, such as spec.file.matchPaths[0]; repeatable
+    /// Leave RULE out, which cannot be converted, such as spec.file.matchPaths[0]; repeatable
     #[arg(long = "accept-partial", value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }

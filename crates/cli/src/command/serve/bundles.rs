@@ -98,10 +98,9 @@ fn create(args: CreateBundle) -> Outcome {
     let bundle = bundle.into_signed();
     write_new(&args.output, &bundle.to_text(), 0o644)?;
     terminal::print(&format!(
-        "wrote {}, version {}, sha256:{}, not signed\n",
+        "wrote {}, version {}, not signed\n",
         args.output.display(),
-        args.version,
-        bundle.digest()
+        args.version
     ))
 }
 
@@ -127,9 +126,10 @@ fn sign(args: &SignBundle) -> Outcome {
     write_new(new, &signed.to_text(), 0o644)?;
     fs::rename(new, &args.bundle).map_err(|error| cannot("write", &args.bundle, &error))?;
     terminal::print(&format!(
-        "signed version {} with {}\n",
+        "signed version {} with {}, sha256:{}\n",
         content.version,
-        key.public().to_text()
+        key.public().to_text(),
+        signed.digest()
     ))
 }
 
