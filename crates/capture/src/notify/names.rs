@@ -171,14 +171,10 @@ const APPLETS: &[&[u8]] = &[
 /// Returns whether a name is that of a tool which is part of the executable. The executable does the tool's work, so
 /// it is what rules would see if it had started itself.
 fn is_of_applet(executable: Option<&[u8]>, name: Comm) -> bool {
-    // Not any file of this name: whoever writes one in a temporary directory chooses what it does.
-    const PLACES: [&[u8]; 4] = [
-        b"/bin/busybox",
-        b"/usr/bin/busybox",
-        b"/sbin/busybox",
-        b"/usr/sbin/busybox",
-    ];
-    executable.is_some_and(|path| PLACES.contains(&path)) && APPLETS.contains(&name.as_bytes())
+    // Where programs are installed, also below another root.
+    const PLACES: [&[u8]; 2] = [b"/bin/busybox", b"/sbin/busybox"];
+    let is_installed = |path: &[u8]| PLACES.iter().any(|place| path.ends_with(place));
+    executable.is_some_and(is_installed) && APPLETS.contains(&name.as_bytes())
 }
 
 /// Reports a disguising name once for a process, and not for processes that were forked from it.

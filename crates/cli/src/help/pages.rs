@@ -664,7 +664,7 @@ pub(crate) const PAGES: &[Page] = &[
             &[
                 Example(
                     "tollgate policy convert kubearmor.yaml",
-                    "convert a policy, and show what becomes of each rule",
+                    "convert a policy, and show how each rule is converted",
                 ),
                 Example(
                     "tollgate policy convert --target Deployment/web seccomp.yaml",
