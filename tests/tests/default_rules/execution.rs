@@ -53,6 +53,7 @@ script_in_temporary_directory => Case {
     near_misses: &[
         act("sh", sh!("mkdir /tmp/d; echo : > /tmp/d/go; sh /tmp/d/go; cd /tmp; sh d/go")),
         act("awk", &["awk", "/tmp/ {print}", "/dev/null"]).at(&[Host]),
+        act("python3", sh!("printf '#!/usr/bin/env sh\n:\n' > %W/python3; chmod +x %W/python3; cd /tmp; %W/python3")),
         act("perl", sh!(": > /tmp/go; cat /tmp/go; cd /tmp; cat go; perl -e 1; perl -Mstrict -e 1")),
     ],
 };
