@@ -177,8 +177,12 @@ pub(crate) struct Convert {
 /// Rules that need not be converted.
 #[derive(Args, Debug)]
 pub(crate) struct LeaveOut {
-    /// Leave RULE out, which cannot be converted, such as spec.file.matchPaths[0]; repeatable
-    #[arg(long = "accept-partial", value_name = "RULE")]
+    /// Rules to leave out, by their path in the document.
+    #[arg(
+        long = "accept-partial",
+        value_name = "RULE",
+        help = "Leave RULE out, which cannot be converted, such as spec.file.matchPaths[0]; repeatable"
+    )]
     pub(crate) rules: Vec<String>,
 }
 
