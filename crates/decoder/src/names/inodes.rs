@@ -1,6 +1,7 @@
 //! Device and inode numbers of the files and folders that rules name.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -98,17 +99,16 @@ pub fn look(
     before: &[NamedFile],
     identify: &mut dyn FileIdentifier,
 ) -> LookupResult {
-    let (mut is_late, mut has_unknown) = (false, false);
-    let look_one = |(number, path): (usize, &Vec<u8>)| {
-        // Nothing is known about a path that was not looked up before.
-        let known = || before.get(number).cloned().unwrap_or_default();
-        if is_late {
-            return known();
-        }
-        match walk::find(caller, path, None, LookupFlags::default()) {
-            Ok(place) => named(&place, known(), identify),
+    let mut has_unknown = false;
+    // A failed lookup keeps the earlier result; nothing is known about a path that was not looked up before.
+    let known = |number| before.get(number).cloned().unwrap_or_default();
+    let mut files: Vec<_> = (0..paths.len()).map(known).collect();
+    let absolute: Vec<_> = paths.iter().map(Vec::as_slice).collect();
+    let _late = walk::find_each(caller, &absolute, &mut |number, found| {
+        let known = std::mem::take(&mut files[number]);
+        files[number] = match found {
+            Ok(place) => named(&place, known, identify),
             Err(Errno::NOENT | Errno::NOTDIR) => {
-                let known = known();
                 let mut identities = known.identities;
                 identities.retain(|one| one.generation != 0);
                 NamedFile {
@@ -117,15 +117,18 @@ pub fn look(
                     ..known
                 }
             }
-            // A failed lookup keeps the earlier result. A file system that does not answer is not asked again.
             Err(errno) => {
                 has_unknown |= !is_absence(errno);
-                is_late |= errno == Errno::TIMEDOUT;
-                known()
+                files[number] = known;
+                // A file system that does not answer is not asked again.
+                return match errno {
+                    Errno::TIMEDOUT => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                };
             }
-        }
-    };
-    let files = paths.iter().enumerate().map(look_one).collect();
+        };
+        ControlFlow::Continue(())
+    });
     LookupResult { files, has_unknown }
 }
 

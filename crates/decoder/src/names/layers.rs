@@ -1,6 +1,7 @@
 //! Overlays that show files which rules name: the layer's file has another inode number there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 
 use rustix::io::Errno;
 
@@ -101,24 +102,26 @@ fn folders_of(
     paths: &[Vec<u8>],
     all: &mut Overlays,
 ) -> HashMap<Identity, Vec<(usize, Vec<u8>)>> {
-    let mut identities: HashMap<&[u8], Option<Identity>> = HashMap::new();
-    let mut folders: HashMap<Identity, Vec<(usize, Vec<u8>)>> = HashMap::new();
+    let mut ways: BTreeMap<&[u8], Vec<(usize, &[u8])>> = BTreeMap::new();
     for (number, path) in paths.iter().enumerate() {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in ends {
             let folder = if end == 0 { &b"/"[..] } else { &path[..end] };
-            let identity = *identities.entry(folder).or_insert_with(|| {
-                let found = walk::find(caller, folder, None, LookupFlags::default());
-                all.sure(found).map(|place| Identity::of(&place.stat))
-            });
-            if let Some(identity) = identity {
-                folders
-                    .entry(identity)
-                    .or_default()
-                    .push((number, path[end..].to_vec()));
-            }
+            ways.entry(folder).or_default().push((number, &path[end..]));
         }
     }
+    let names: Vec<_> = ways.keys().copied().collect();
+    let mut folders: HashMap<Identity, Vec<(usize, Vec<u8>)>> = HashMap::new();
+    let _all = walk::find_each(caller, &names, &mut |number, found| {
+        if let Some(place) = all.sure(found) {
+            let below = ways[names[number]].iter();
+            folders
+                .entry(Identity::of(&place.stat))
+                .or_default()
+                .extend(below.map(|(number, way)| (*number, way.to_vec())));
+        }
+        ControlFlow::Continue(())
+    });
     folders
 }
 

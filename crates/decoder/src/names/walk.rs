@@ -4,15 +4,19 @@
 //! Links below `/proc` differ for each process, so where the kernel meets one this module resolves the path
 //! step by step, with `self` as the caller.
 
+mod steps;
+
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use event::Tid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use self::steps::copy;
 use super::mounts::Mounts;
 use crate::process_inspector::{ProcessInspector, WORK_LIMIT};
 
@@ -28,6 +32,11 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// Time that a lookup of many paths may take for each, beyond [`TIME_LIMIT`]: on a busy machine each takes long because
 /// others have the processors. A file system that does not answer is waited for no longer.
 const PATH_TIME: Duration = Duration::from_millis(1);
+
+/// Flags of a file that is only looked at.
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// Maximum number of paths that one request opens.
+const TOGETHER: usize = 64;
 
 thread_local! {
     /// Time that this thread has waited for file systems. On a busy machine a lookup takes longer than that, because
@@ -140,26 +149,35 @@ pub(super) fn find(
         manner,
     };
     let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
-    match direct {
-        // The path left the folder by `..`, or by a link to an absolute path, and the caller's root is its own.
-        Err(Errno::XDEV) => way.step_along(raw),
-        Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
-            Ok(file) => match place(file)? {
-                place if caller.mounts.is_proc(&place.file, &place.stat, caller)? => {
-                    way.step_along(raw)
-                }
-                place => Ok(place),
-            },
-            Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
-            Err(errno) => Err(errno),
-        },
-        Ok(file) => Ok(ResolvedFile {
-            is_direct: way.folder.is_none(),
-            is_plain: true,
-            ..place(file)?
-        }),
-        Err(errno) => Err(errno),
+    way.resolve(raw, scope, direct)
+}
+
+/// Resolves absolute paths from the caller's root, and calls `found` with the index of each until it breaks. One
+/// request opens many of those that the kernel's cache does not have; nothing that is missing in `/proc`, `/sys` and
+/// `/dev` is ever there.
+pub(super) fn find_each(
+    caller: Caller<'_>,
+    paths: &[&[u8]],
+    found: &mut dyn FnMut(usize, Result<ResolvedFile, Errno>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let manner = LookupFlags::default();
+    let (folder, scope) = match start(caller, b"/", None, manner) {
+        Ok(start) => start,
+        Err(errno) => return (0..paths.len()).try_for_each(|number| found(number, Err(errno))),
+    };
+    let way = Way {
+        caller,
+        folder: folder.as_ref(),
+        manner,
+    };
+    let resolve = scope | ResolveFlags::NO_SYMLINKS;
+    for (chunk, some) in paths.chunks(TOGETHER).enumerate() {
+        for (number, (path, opened)) in some.iter().zip(way.open_each(some, resolve)).enumerate() {
+            let direct = opened.unwrap_or_else(|| way.open(path, resolve));
+            found(chunk * TOGETHER + number, way.resolve(path, scope, direct))?;
+        }
     }
+    ControlFlow::Continue(())
 }
 
 fn place(file: OwnedFd) -> Result<ResolvedFile, Errno> {
@@ -261,6 +279,85 @@ impl Way<'_> {
         open(folder, path, last, resolve, self.caller)
     }
 
+    /// Opens paths with as few requests as possible; `None` for those that must be opened one by one.
+    fn open_each(
+        &self,
+        paths: &[&[u8]],
+        resolve: ResolveFlags,
+    ) -> Vec<Option<Result<OwnedFd, Errno>>> {
+        let folder = self.folder.map_or(rustix::fs::CWD, OwnedFd::as_fd);
+        let cached = |path: &&[u8]| open_cached(folder, path, PATH_FLAGS, resolve);
+        let mut opened: Vec<_> = paths.iter().map(cached).collect();
+        let missing = |number: &usize| opened[*number].is_none();
+        let missing: Vec<_> = (0..paths.len()).filter(missing).collect();
+        // The kernel opens one as fast alone.
+        if missing.len() < 2 {
+            return opened;
+        }
+        let Ok(folder) = self.folder.map(copy).transpose() else {
+            return opened;
+        };
+        let asked: Vec<_> = missing
+            .iter()
+            .map(|number| paths[*number].to_vec())
+            .collect();
+        let answers = Arc::new(Mutex::new(Vec::with_capacity(asked.len())));
+        let given = Arc::clone(&answers);
+        // Where a file system does not answer, what was opened before is kept.
+        let _late = self.caller.ask(move || {
+            let folder = folder.as_ref().map_or(rustix::fs::CWD, OwnedFd::as_fd);
+            for path in asked {
+                let found = rustix::fs::openat2(folder, path, PATH_FLAGS, Mode::empty(), resolve);
+                given
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(found);
+            }
+            Ok(())
+        });
+        let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, answer) in missing.into_iter().zip(answers.drain(..)) {
+            opened[number] = Some(answer);
+        }
+        opened
+    }
+
+    /// Resolves a path whose opening without links gave `direct`.
+    fn resolve(
+        &self,
+        raw: &[u8],
+        scope: ResolveFlags,
+        direct: Result<OwnedFd, Errno>,
+    ) -> Result<ResolvedFile, Errno> {
+        match direct {
+            // The path left the folder by `..`, or by a link to an absolute path, and the caller's root is its own.
+            Err(Errno::XDEV) => self.step_along(raw),
+            Err(Errno::LOOP) => match self.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
+                Ok(file) => match place(file)? {
+                    place
+                        if self
+                            .caller
+                            .mounts
+                            .is_proc(&place.file, &place.stat, self.caller)? =>
+                    {
+                        self.step_along(raw)
+                    }
+                    place => Ok(place),
+                },
+                Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => {
+                    self.step_along(raw)
+                }
+                Err(errno) => Err(errno),
+            },
+            Ok(file) => Ok(ResolvedFile {
+                is_direct: self.folder.is_none(),
+                is_plain: true,
+                ..place(file)?
+            }),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Opens the root that absolute links start from and `..` cannot leave.
     fn root(&self) -> Result<OwnedFd, Errno> {
         match (self.folder, self.caller.shares_root) {
@@ -269,144 +366,6 @@ impl Way<'_> {
             (_, false) => self.caller.inspector.open_link(self.caller.tid, "root"),
         }
     }
-
-    /// Resolves a path step by step.
-    fn step_along(&self, raw: &[u8]) -> Result<ResolvedFile, Errno> {
-        let root = self.root()?;
-        let start = self.folder.filter(|_| !raw.starts_with(b"/"));
-        let mut steps = Steps {
-            caller: self.caller,
-            at: copy(start.unwrap_or(&root))?,
-            root_stat: stat(&root)?,
-            root,
-            left: names(raw),
-            links: 0,
-            left_for_own_proc: None,
-        };
-        let stays = self.manner.stays_at_link && !ends_in_folder(raw);
-        for _ in 0..STEP_LIMIT {
-            let Some(name) = steps.left.pop_front() else {
-                let stat = stat(&steps.at)?;
-                return Ok(ResolvedFile {
-                    file: steps.at,
-                    stat,
-                    is_direct: false,
-                    is_plain: false,
-                    is_own_proc: steps.left_for_own_proc.is_some(),
-                });
-            };
-            let is_last = steps.left.is_empty();
-            steps.step(&name, is_last && stays)?;
-        }
-        Err(Errno::LOOP)
-    }
-}
-
-struct Steps<'a> {
-    caller: Caller<'a>,
-    at: OwnedFd,
-    root: OwnedFd,
-    root_stat: Statx,
-    left: VecDeque<Vec<u8>>,
-    links: usize,
-    /// The root of the caller's `/proc`, while the steps lead through this program's own.
-    left_for_own_proc: Option<OwnedFd>,
-}
-
-impl Steps<'_> {
-    fn step(&mut self, name: &[u8], stays_at_link: bool) -> Result<(), Errno> {
-        if name == b".." {
-            return self.step_up();
-        }
-        let next = self.look(name)?;
-        if stays_at_link || !is_link(&stat(&next)?) {
-            self.at = next;
-            return Ok(());
-        }
-        self.links += 1;
-        if self.links > LINK_LIMIT {
-            return Err(Errno::LOOP);
-        }
-        let at = stat(&self.at)?;
-        match self.caller.mounts.is_proc(&self.at, &at, self.caller)? {
-            true => self.follow_in_proc(name, next, &at),
-            false => self.follow(next),
-        }
-    }
-
-    fn step_up(&mut self) -> Result<(), Errno> {
-        if is_same(&stat(&self.at)?, &self.root_stat) {
-            return Ok(());
-        }
-        let above = self.look(b"..")?;
-        let is_top = stat(&above)?.stx_ino == PROC_ROOT;
-        self.at = match self.left_for_own_proc.take_if(|_| is_top) {
-            Some(root_of_proc) => root_of_proc,
-            None => above,
-        };
-        Ok(())
-    }
-
-    fn look(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::empty();
-        let at = self.at.as_fd();
-        open(at, name, OFlags::NOFOLLOW, resolve, self.caller)
-    }
-
-    /// Continues with the target of a link.
-    fn follow(&mut self, link: OwnedFd) -> Result<(), Errno> {
-        let read = move || rustix::fs::readlinkat(link, c"", Vec::new());
-        let target = self.caller.ask(read)?.into_bytes();
-        if target.starts_with(b"/") {
-            self.at = copy(&self.root)?;
-            self.left_for_own_proc = None;
-        }
-        for name in names(&target).into_iter().rev() {
-            self.left.push_front(name);
-        }
-        Ok(())
-    }
-
-    /// Follows a link in `/proc`: `self` and `thread-self` are the caller; links of a process have no usable text.
-    fn follow_in_proc(&mut self, name: &[u8], link: OwnedFd, at: &Statx) -> Result<(), Errno> {
-        let tid = self.caller.tid;
-        let inspector = self.caller.inspector;
-        if at.stx_ino != PROC_ROOT {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            self.at = rustix::fs::openat(&self.at, name, flags, Mode::empty())?;
-            self.left_for_own_proc = None;
-            return Ok(());
-        }
-        if !matches!(name, b"self" | b"thread-self") {
-            return self.follow(link);
-        }
-        let pid = inspector.thread_group(tid).ok_or(Errno::SRCH)?;
-        let process = inspector.open_folder(Tid(pid.0))?;
-        self.left_for_own_proc = Some(std::mem::replace(&mut self.at, process));
-        if name == b"thread-self" {
-            self.left.push_front(tid.0.to_string().into_bytes());
-            self.left.push_front(b"task".to_vec());
-        }
-        Ok(())
-    }
-}
-
-fn copy(file: &OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::io::fcntl_dupfd_cloexec(file, 0)
-}
-
-/// Returns whether a path ends in a folder, so that a link at its end is followed whatever the call's flags say.
-fn ends_in_folder(raw: &[u8]) -> bool {
-    raw.ends_with(b"/") || raw.ends_with(b"/.")
-}
-
-/// Splits a path into its components.
-fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
-    let names = path.split(|byte| *byte == b'/');
-    names
-        .filter(|name| !matches!(*name, b"" | b"."))
-        .map(<[u8]>::to_vec)
-        .collect()
 }
 
 /// Opens a path component. The caller has just used the path, or will, so it is normally in the kernel's
@@ -418,22 +377,32 @@ fn open(
     resolve: ResolveFlags,
     caller: Caller<'_>,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    let flags = flags | PATH_FLAGS;
+    if let Some(found) = open_cached(folder, path, flags, resolve) {
+        return found;
+    }
+    let folder = match path.starts_with(b"/") && !resolve.contains(ResolveFlags::IN_ROOT) {
+        true => None,
+        false => Some(rustix::io::fcntl_dupfd_cloexec(folder, 0)?),
+    };
+    let path = path.to_vec();
+    caller.ask(move || {
+        let folder = folder.as_ref().map_or(rustix::fs::CWD, OwnedFd::as_fd);
+        rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
+    })
+}
+
+/// Opens a path from the kernel's cache alone; `None` if a file system must be asked.
+fn open_cached(
+    folder: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Option<Result<OwnedFd, Errno>> {
     let cached = resolve | ResolveFlags::CACHED;
     match rustix::fs::openat2(folder, path, flags, Mode::empty(), cached) {
         // Linux before 5.12 does not know the flag.
-        Err(Errno::AGAIN | Errno::INVAL) => {
-            let folder = match path.starts_with(b"/") && !resolve.contains(ResolveFlags::IN_ROOT) {
-                true => None,
-                false => Some(rustix::io::fcntl_dupfd_cloexec(folder, 0)?),
-            };
-            let path = path.to_vec();
-            let open = move || {
-                let folder = folder.as_ref().map_or(rustix::fs::CWD, OwnedFd::as_fd);
-                rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
-            };
-            caller.ask(open)
-        }
-        found => found,
+        Err(Errno::AGAIN | Errno::INVAL) => None,
+        found => Some(found),
     }
 }
