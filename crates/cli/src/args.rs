@@ -559,6 +559,8 @@ pub(crate) enum Rules {
     Silence(crate::command::rules::silence::Silence),
     /// Show which techniques of MITRE ATT&CK rules are about
     Coverage(crate::command::rules::coverage::Coverage),
+    /// Convert rules of other programs: Sigma
+    Convert(crate::command::rules::convert::Convert),
     /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures

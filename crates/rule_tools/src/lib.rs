@@ -1,6 +1,7 @@
 //! Tools for authors of rules: what `tollgate rules` does, without its command line.
 
 pub mod check;
+pub mod convert;
 pub mod cost;
 pub mod coverage;
 mod described_event;
@@ -11,6 +12,7 @@ pub mod fields;
 pub mod lint;
 pub mod list;
 mod options;
+mod sigma;
 pub mod silence;
 pub mod test;
 pub mod words;

@@ -7,6 +7,7 @@
 mod inodes;
 mod layers;
 mod mounts;
+mod steps;
 mod walk;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,8 +4,6 @@
 //! Links below `/proc` differ for each process, so where the kernel meets one this module resolves the path
 //! step by step, with `self` as the caller.
 
-mod steps;
-
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,16 +14,10 @@ use event::Tid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use self::steps::copy;
 use super::mounts::Mounts;
+use super::steps::copy;
 use crate::process_inspector::{ProcessInspector, WORK_LIMIT};
 
-/// Inode of the root of `/proc` (`PROC_ROOT_INO`), which no other folder there has.
-const PROC_ROOT: u64 = 1;
-/// Maximum number of links that the kernel follows for one path (`MAXSYMLINKS`).
-const LINK_LIMIT: usize = 40;
-/// Maximum number of steps for one path: half of the maximum length, and as many for each link.
-const STEP_LIMIT: usize = 4096;
 /// Maximum time that all file systems on the way may take together.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
@@ -243,11 +235,7 @@ pub(super) fn mount_number(file: &OwnedFd) -> Result<u64, Errno> {
     rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
 }
 
-fn is_link(stat: &Statx) -> bool {
-    type_of(stat) == FileType::Symlink
-}
-
-fn type_of(stat: &Statx) -> FileType {
+pub(super) fn type_of(stat: &Statx) -> FileType {
     FileType::from_raw_mode(u32::from(stat.stx_mode))
 }
 
@@ -256,16 +244,11 @@ pub fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
     stat(file).map(|stat| type_of(&stat))
 }
 
-fn is_same(one: &Statx, other: &Statx) -> bool {
-    let key = |stat: &Statx| (stat.stx_ino, stat.stx_mnt_id);
-    key(one) == key(other)
-}
-
-struct Way<'a> {
-    caller: Caller<'a>,
+pub(super) struct Way<'a> {
+    pub(super) caller: Caller<'a>,
     /// Folder that the path starts at; `None` for an absolute path from this program's own root.
-    folder: Option<&'a OwnedFd>,
-    manner: LookupFlags,
+    pub(super) folder: Option<&'a OwnedFd>,
+    pub(super) manner: LookupFlags,
 }
 
 impl Way<'_> {
@@ -359,7 +342,7 @@ impl Way<'_> {
     }
 
     /// Opens the root that absolute links start from and `..` cannot leave.
-    fn root(&self) -> Result<OwnedFd, Errno> {
+    pub(super) fn root(&self) -> Result<OwnedFd, Errno> {
         match (self.folder, self.caller.shares_root) {
             (Some(folder), _) if self.manner.is_rooted => copy(folder),
             (_, true) => own_root(),
@@ -370,7 +353,7 @@ impl Way<'_> {
 
 /// Opens a path component. The caller has just used the path, or will, so it is normally in the kernel's
 /// cache. Some file systems do not answer from the cache (overlayfs, at links), and some may never answer.
-fn open(
+pub(super) fn open(
     folder: BorrowedFd<'_>,
     path: &[u8],
     flags: OFlags,

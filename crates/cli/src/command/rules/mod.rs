@@ -1,5 +1,6 @@
 //! `tollgate rules`: checks, lists, explains and tests rules.
 
+pub(crate) mod convert;
 pub(crate) mod coverage;
 pub(crate) mod silence;
 
@@ -40,6 +41,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
         }),
         Rules::Silence(args) => rule_tools::silence::execute(&args.into()),
         Rules::Coverage(args) => coverage::execute(args),
+        Rules::Convert(args) => convert::execute(args),
         Rules::Lint(args) => {
             let files = of(args.files, args.added);
             rule_tools::lint::execute(&files, &args.engines, args.json)

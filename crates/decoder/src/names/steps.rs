@@ -4,12 +4,17 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use event::Tid;
-use rustix::fs::{Mode, OFlags, ResolveFlags, Statx};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Statx};
 use rustix::io::Errno;
 
-use super::{
-    Caller, LINK_LIMIT, PROC_ROOT, ResolvedFile, STEP_LIMIT, Way, is_link, is_same, open, stat,
-};
+use super::walk::{Caller, ResolvedFile, Way, open, stat, type_of};
+
+/// Inode of the root of `/proc` (`PROC_ROOT_INO`), which no other folder there has.
+const PROC_ROOT: u64 = 1;
+/// Maximum number of links that the kernel follows for one path (`MAXSYMLINKS`).
+const LINK_LIMIT: usize = 40;
+/// Maximum number of steps for one path: half of the maximum length, and as many for each link.
+const STEP_LIMIT: usize = 4096;
 
 impl Way<'_> {
     /// Resolves a path step by step.
@@ -149,4 +154,13 @@ fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
         .filter(|name| !matches!(*name, b"" | b"."))
         .map(<[u8]>::to_vec)
         .collect()
+}
+
+fn is_link(stat: &Statx) -> bool {
+    type_of(stat) == FileType::Symlink
+}
+
+fn is_same(one: &Statx, other: &Statx) -> bool {
+    let key = |stat: &Statx| (stat.stx_ino, stat.stx_mnt_id);
+    key(one) == key(other)
 }
