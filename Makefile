@@ -61,7 +61,7 @@ test-versions: ## run containers of this build and of the build of PREVIOUS=COMM
 	@test -n '$(PREVIOUS)' || { echo 'cannot build the other version: PREVIOUS is not set' >&2; \
 	    echo 'help: make $@ PREVIOUS=COMMIT' >&2; exit 2; }
 	rm -rf $(OTHER)/source && git worktree prune && git worktree add --force --detach $(OTHER)/source $(PREVIOUS)
-	cd $(OTHER)/source && CARGO_TARGET_DIR=$(OTHER) $(CARGO) build --locked --package cli; \
+	cd $(OTHER)/source && CARGO_TARGET_DIR=$(OTHER) CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --locked --package cli; \
 	    status=$$?; cd $(CURDIR) && git worktree remove --force $(OTHER)/source; exit $$status
 	$(CARGO) build --locked --package cli
 	TOLLGATE_TEST_SLOW=1 TOLLGATE_BIN=$(abspath $(TARGET))/debug/tollgate TOLLGATE_PREVIOUS_BIN=$(OTHER)/debug/tollgate \
