@@ -34,7 +34,7 @@ test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 check bless bench-smoke cluster \
+.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions check bless bench-smoke cluster \
     isolation guard-peers static install uninstall deb rpm dist
 .DEFAULT_GOAL := help
 
@@ -54,6 +54,18 @@ test: build ## run every test but the slow ones
 test-unit: ## run the crates' own unit tests: no root, no release build
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --exclude e2e --lib --bins --locked --no-fail-fast; status=$$?; $(COMPARE) && exit $$status
+
+# The other build is made of the commit alone, with a target folder of its own that stays for the next time.
+OTHER = $(abspath $(TARGET))/previous
+test-versions: ## run containers of this build and of the build of PREVIOUS=COMMIT at once, replacing one by the other
+	@test -n '$(PREVIOUS)' || { echo 'cannot build the other version: PREVIOUS is not set' >&2; \
+	    echo 'help: make $@ PREVIOUS=COMMIT' >&2; exit 2; }
+	rm -rf $(OTHER)/source && git worktree prune && git worktree add --force --detach $(OTHER)/source $(PREVIOUS)
+	cd $(OTHER)/source && CARGO_TARGET_DIR=$(OTHER) CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --locked --package cli; \
+	    status=$$?; cd $(CURDIR) && git worktree remove --force $(OTHER)/source; exit $$status
+	$(CARGO) build --locked --package cli
+	TOLLGATE_TEST_SLOW=1 TOLLGATE_BIN=$(abspath $(TARGET))/debug/tollgate TOLLGATE_PREVIOUS_BIN=$(OTHER)/debug/tollgate \
+	    $(CARGO) test --locked --package e2e --test runtime_versions
 
 test-re2: ## compare regular expressions of rules with the real RE2: 60,000 patterns
 	python3 -m venv $(TARGET)/re2 && $(TARGET)/re2/bin/pip install --quiet google-re2

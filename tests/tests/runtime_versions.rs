@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use e2e::runtime_fixture::{RuntimeFixture, fields};
-use e2e::{need_runtime, need_slow, skip};
+use e2e::{Alert, need_runtime, need_slow, skip};
 
 /// Names the program of another build.
 const PREVIOUS: &str = "TOLLGATE_PREVIOUS_BIN";
@@ -37,14 +37,43 @@ settle
 test -z "$(remains "$ID")"
 "#;
 
-fn both_builds(agent: &str) {
-    need_slow!();
-    need_runtime!("runc");
-    let Some(previous) = std::env::var_os(PREVIOUS).map(PathBuf::from) else {
-        skip!("needs a previous build", || Ok(format!(
-            "{PREVIOUS} names none"
-        )));
-    };
+/// Four callers make containers, start programs in them and remove them, while the program that they call is replaced by
+/// the other build again and again. `mixed` is that program.
+const LOAD: &str = r#"
+mkdir mixed
+put() { cp "$1" mixed/next; mv mixed/next mixed/tollgate-runtime; }
+mixed() { mixed/tollgate-runtime --runtime runc --root "$PWD/root" "$@"; }
+caller() (
+    # Whether it succeeds or not.
+    trap 'touch "finished.$1"' EXIT
+    for number in 1 2 3 4 5 6; do
+        id=$ID-$1-$number
+        mixed create --bundle b "$id" < /dev/null > "create.$1" 2>&1
+        mixed start "$id"
+        case $(mixed state "$id") in *'"running"'*) ;; *) exit 94 ;; esac
+        for session in 1 2; do test "$(mixed exec "$id" echo "$id")" = "$id"; done
+        mixed kill "$id" KILL
+        mixed delete --force "$id"
+    done
+)
+put previous/tollgate-runtime
+callers=
+for number in 1 2 3 4; do caller $number & callers="$callers $!"; done
+replaced=0
+while test "$(ls finished.* 2> /dev/null | wc -l)" != 4; do
+    put bin/tollgate-runtime; sleep 0.4
+    put previous/tollgate-runtime; sleep 0.4
+    replaced=$((replaced + 2))
+done
+for caller in $callers; do wait "$caller"; done
+test $replaced -ge 4
+settle
+test -z "$(remains "$ID")"
+"#;
+
+/// Returns a folder with both builds; `None` if there is no other build.
+fn ground_of_two_builds(agent: &str) -> Option<RuntimeFixture> {
+    let previous = std::env::var_os(PREVIOUS).map(PathBuf::from)?;
     let settings = format!("runtime: {{agent: {agent}, agent_linger: 1}}\n");
     let ground = RuntimeFixture::new().settings(&settings);
     let folder = ground.scratch.path().join("previous");
@@ -52,6 +81,43 @@ fn both_builds(agent: &str) {
     ground
         .scratch
         .program(&previous, "previous/tollgate-runtime");
+    Some(ground)
+}
+
+macro_rules! two_builds {
+    ($agent:expr) => {{
+        need_slow!();
+        need_runtime!("runc");
+        match ground_of_two_builds($agent) {
+            Some(ground) => ground,
+            None => skip!("needs a previous build", || Ok(format!(
+                "{PREVIOUS} names none"
+            ))),
+        }
+    }};
+}
+
+/// Asserts that each container's `echo` was seen as often as it was started, and that nothing was missed.
+fn assert_seen(alerts: &[Alert], ids: &[String], times: usize) {
+    let found = fields(alerts, "Program", "container.id");
+    let names = fields(alerts, "Program", "proc.name");
+    let echoes = names.iter().zip(&found).filter(|(name, _)| *name == "echo");
+    let mut seen: Vec<_> = echoes.map(|(_, id)| id.clone()).collect();
+    seen.sort();
+    let mut expected: Vec<_> = ids
+        .iter()
+        .flat_map(|id| std::iter::repeat_n(id.clone(), times))
+        .collect();
+    expected.sort();
+    assert_eq!(seen, expected, "{alerts:?}");
+    let internal = alerts
+        .iter()
+        .filter(|alert| alert.rule.starts_with("Tollgate"));
+    let internal: Vec<_> = internal.collect();
+    assert!(internal.is_empty(), "{internal:?}");
+}
+
+fn both_builds(ground: &RuntimeFixture) {
     for name in ["by-old", "by-new"] {
         let first = format!("touch /out/{name}; exec sleep 1000");
         ground.bundle(&format!("b-{name}"), &first);
@@ -60,27 +126,36 @@ fn both_builds(agent: &str) {
     assert_eq!(finished.code(), 0, "{finished:?}");
     let said = "old by-old\nold by-new\nnew by-old\nnew by-new\n".repeat(3);
     assert_eq!(finished.stdout, said);
-    // Each session's program is seen once, as of its container.
-    let ids = fields(&alerts, "Program", "container.id");
-    let names = fields(&alerts, "Program", "proc.name");
-    let echoes = names.iter().zip(&ids).filter(|(name, _)| *name == "echo");
-    let mut seen: Vec<_> = echoes.map(|(_, id)| id.clone()).collect();
-    seen.sort();
-    let of = |name: &str| vec![format!("{}-{name}", ground.id); 6];
-    assert_eq!(seen, [of("by-new"), of("by-old")].concat(), "{alerts:?}");
-    let internal = alerts
-        .iter()
-        .filter(|alert| alert.rule.starts_with("Tollgate"));
-    let internal: Vec<_> = internal.collect();
-    assert!(internal.is_empty(), "{internal:?}");
+    let ids = ["by-new", "by-old"].map(|name| format!("{}-{name}", ground.id));
+    assert_seen(&alerts, &ids, 6);
+}
+
+fn replaced_under_load(ground: &RuntimeFixture) {
+    ground.bundle("b", "exec sleep 1000");
+    let (finished, alerts) = ground.run("runc", LOAD);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let of_caller = |caller| (1..=6).map(move |number| format!("{caller}-{number}"));
+    let ids = (1..=4).flat_map(of_caller);
+    let ids: Vec<_> = ids.map(|name| format!("{}-{name}", ground.id)).collect();
+    assert_seen(&alerts, &ids, 2);
 }
 
 #[test]
 fn two_builds_serve_the_containers_of_each_other() {
-    both_builds("container");
+    both_builds(&two_builds!("container"));
 }
 
 #[test]
 fn two_builds_serve_the_containers_of_each_other_with_agents_of_the_host() {
-    both_builds("host");
+    both_builds(&two_builds!("host"));
+}
+
+#[test]
+fn a_program_that_is_replaced_under_load_loses_no_container_and_no_alert() {
+    replaced_under_load(&two_builds!("container"));
+}
+
+#[test]
+fn a_program_that_is_replaced_under_load_loses_none_with_agents_of_the_host() {
+    replaced_under_load(&two_builds!("host"));
 }

@@ -10,8 +10,8 @@ use diagnostics::text_file;
 
 /// Maximum number of cached files: some tens of KiB for a filter, some hundreds for rules.
 pub(super) const KEPT: usize = 32;
-/// Magic bytes of a file, with the version of its format.
-const MAGIC: &[u8; 8] = b"tgplan1\n";
+/// Magic bytes of a file, with the version of its format. The hash of the parts and the parts follow.
+const MAGIC: &[u8; 8] = b"tgplan2\n";
 
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -71,25 +71,28 @@ pub(super) fn write<const N: usize>(
     file: &Path,
     parts: [&[u8]; N],
 ) -> std::io::Result<()> {
-    let mut bytes = MAGIC.to_vec();
+    let mut body = Vec::new();
     for part in parts {
-        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(part);
+        body.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        body.extend_from_slice(part);
     }
+    let bytes = [&MAGIC[..], &hash(&body).to_le_bytes(), &body].concat();
     let mut written = tempfile::NamedTempFile::new_in(folder)?;
     written.write_all(&bytes)?;
     written.persist(file)?;
     Ok(())
 }
 
-/// Splits a file into its parts.
+/// Splits a file into its parts. Returns `None` if the file has another format, or other bytes than were written: a
+/// damaged filter may still be one, of other calls.
 pub(super) fn parts<const N: usize>(bytes: &[u8]) -> Option<[&[u8]; N]> {
-    let mut rest = bytes.strip_prefix(MAGIC)?;
+    let (written, mut rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
+    (u64::from_le_bytes(*written) == hash(rest)).then_some(())?;
     let mut found = [&bytes[..0]; N];
     for one in &mut found {
         (*one, rest) = part(rest)?;
     }
-    Some(found)
+    rest.is_empty().then_some(found)
 }
 
 /// Splits off a length and that many bytes.
@@ -97,4 +100,49 @@ fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
     rest.split_at_checked(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written() -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        write(folder.path(), &file, [b"key".as_slice(), b"", b"filter"]).unwrap();
+        read(folder.path(), &file).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_split_into_the_parts_that_were_written() {
+        let bytes = written();
+        assert_eq!(parts(&bytes), Some([b"key".as_slice(), b"", b"filter"]));
+        assert_eq!(parts::<2>(&bytes), None, "another number of parts");
+    }
+
+    #[test]
+    fn a_file_of_an_older_or_newer_format_is_not_read() {
+        let bytes = written();
+        for number in [b'1', b'3'] {
+            let mut other = bytes.clone();
+            other[MAGIC.len() - 2] = number;
+            assert_eq!(parts::<3>(&other), None);
+        }
+        // As the first format had it: without a hash.
+        let older = [&b"tgplan1\n"[..], &bytes[MAGIC.len() + 8..]].concat();
+        assert_eq!(parts::<3>(&older), None);
+    }
+
+    #[test]
+    fn a_file_with_a_changed_or_missing_byte_is_not_read() {
+        let bytes = written();
+        for place in 0..bytes.len() {
+            assert_eq!(parts::<3>(&bytes[..place]), None, "{place}");
+            for change in [1, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] ^= change;
+                assert_eq!(parts::<3>(&changed), None, "{place}");
+            }
+        }
+    }
 }

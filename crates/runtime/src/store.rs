@@ -404,6 +404,22 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_note_and_one_with_a_broken_byte_are_errors() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), None, "abc").unwrap();
+        store.begin(&note()).unwrap();
+        let whole = fs::read(store.file(NOTE)).unwrap();
+        for len in 0..whole.len() {
+            fs::write(store.file(NOTE), &whole[..len]).unwrap();
+            assert!(store.note().is_err(), "{len}");
+            let mut broken = whole.clone();
+            broken[len] = 0xff;
+            fs::write(store.file(NOTE), broken).unwrap();
+            assert!(store.note().is_err(), "{len}");
+        }
+    }
+
+    #[test]
     fn a_note_that_is_none_is_an_error() {
         let state = tempfile::tempdir().unwrap();
         let store = Store::new(state.path(), None, "abc").unwrap();

@@ -66,6 +66,12 @@ pub struct PolicyRecord {
 /// guessed.
 const VERSION: u32 = 3;
 
+/// What every version has.
+#[derive(Deserialize)]
+struct WrittenVersion {
+    version: u32,
+}
+
 /// A policy's decisions on calls.
 #[derive(Default, Deserialize, Serialize)]
 struct Policy {
@@ -213,14 +219,15 @@ fn parse(handover: &[u8]) -> Result<HandoverState, Failure> {
         let message = format!("cannot take over: the previous agent left no filter plan: {why}");
         Failure::new(Exit::Internal, message).help("start the command again")
     };
-    let handover: HandoverState =
-        serde_json::from_slice(handover).map_err(|error| refused(&error.to_string()))?;
-    match handover.version {
-        VERSION => Ok(handover),
-        version => Err(refused(&format!(
+    let unread = |error: serde_json::Error| refused(&error.to_string());
+    // Read first: another version may have other fields.
+    let WrittenVersion { version } = serde_json::from_slice(handover).map_err(unread)?;
+    if version != VERSION {
+        return Err(refused(&format!(
             "it is of version {version}, and this program reads version {VERSION}"
-        ))),
+        )));
     }
+    serde_json::from_slice(handover).map_err(unread)
 }
 
 /// Decodes the plan. Calls that this version does not know are ignored, since none of its rules
@@ -438,12 +445,84 @@ mod tests {
         assert!(decode(b"{\"stdio\":0,\"calls\":{\"openat\":[[[0]]]}}").is_err());
     }
 
-    #[test]
-    fn another_version_and_an_unknown_enforcer_are_refused() {
+    fn text() -> String {
         let first =
             DeferredConfinement(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
         let handover = encode(&Plan::default(), &PolicyInForce::default(), Some(&first));
-        let text = String::from_utf8(handover).expect("it is JSON");
+        String::from_utf8(handover).expect("it is JSON")
+    }
+
+    #[test]
+    fn a_state_with_the_fields_of_another_version_is_refused_by_its_number() {
+        for version in [0, VERSION - 1, VERSION + 1] {
+            // A field less, a field of another type, and a field that this version lacks.
+            let other =
+                format!("{{\"version\":{version},\"stdio\":\"any\",\"calls\":{{}},\"new\":1}}");
+            let failure = decode(other.as_bytes()).expect_err("it is not guessed");
+            let expected =
+                format!("it is of version {version}, and this program reads version {VERSION}");
+            assert!(failure.message().contains(&expected), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_state_and_one_with_a_broken_byte_are_refused() {
+        let whole = text().into_bytes();
+        assert!(decode(&whole).is_ok());
+        for len in 0..whole.len() {
+            assert!(decode(&whole[..len]).is_err(), "{len}");
+            assert!(decode_first(&whole[..len]).is_err(), "{len}");
+            let mut broken = whole.clone();
+            broken[len] = 0xff;
+            assert!(decode(&broken).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_changed_form_of_a_state_has_a_new_version() {
+        let test = RegisterTest {
+            arg: 1,
+            width: TestWidth::Full64,
+            op: TestOp::MaskedEq { mask: 3 },
+            value: 2,
+        };
+        let rule = CallRule {
+            rule: "r".to_owned(),
+            call: Syscall::MOUNT,
+            when: vec![test],
+            action: Action::RefuseAndReport(Errno(13)),
+        };
+        let in_force = PolicyInForce {
+            profile: Profile {
+                refuse_foreign: true,
+                rules: vec![rule],
+                peers: Some(vec![
+                    AllowedPeer::parse("unix:/run/x.sock").expect("a path"),
+                ]),
+            },
+            loaded: LoadedPolicy {
+                known: BTreeMap::from([(EnforcerKind::AppArmor, "p".to_owned())]),
+                later: Some(EnforcerKind::Bpf),
+            },
+            record: Some(PolicyRecord::default()),
+            ..PolicyInForce::default()
+        };
+        let first = DeferredConfinement(BTreeMap::from([(EnforcerKind::Caps, "6".to_owned())]));
+        let written = encode(&Plan::default(), &in_force, Some(&first));
+        // FNV-1a: where this fails, raise `VERSION` and note the new number, unless the field has a default that means
+        // the same as before.
+        let hash = written
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let shown = String::from_utf8_lossy(&written);
+        assert_eq!((VERSION, hash), (3, 0xba61_0f02_eac6_897a), "{shown}");
+    }
+
+    #[test]
+    fn another_version_and_an_unknown_enforcer_are_refused() {
+        let text = text();
         assert!(decode_first(text.as_bytes()).is_ok());
         let older = text.replace("\"version\":3", "\"version\":2");
         let failure = decode_first(older.as_bytes()).expect_err("it may mean other things");

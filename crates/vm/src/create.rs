@@ -144,15 +144,8 @@ impl Vm {
         let gone =
             || cannot("look at the process of the container")(std::io::ErrorKind::NotFound.into());
         let start = started(pid).ok_or_else(gone)?;
-        let machine = Machine {
-            pid,
-            start,
-            annotations,
-        };
-        self.write(
-            MACHINE,
-            &serde_json::to_vec(&machine).expect("it is plain data"),
-        )
+        let machine = Machine::new(pid, start, annotations);
+        self.write(MACHINE, &machine.encode())
     }
 
     /// Has a machine start with the container's files: a warm one, or a new one.

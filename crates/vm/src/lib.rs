@@ -21,6 +21,7 @@ mod guest;
 mod image;
 mod kernel;
 pub mod kernel_image;
+mod machine;
 mod monitor;
 mod mounts;
 mod pool;
@@ -40,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use self::machine::Machine;
 use abi::Signal;
 use runtime::{Call, CommandLine, Store};
 use serde::{Deserialize, Serialize};
@@ -160,22 +162,6 @@ struct Plan {
     memory_mib: u64,
     /// File to which alerts are appended.
     alerts: PathBuf,
-}
-
-/// Note about a started machine.
-#[derive(Deserialize, Serialize)]
-struct Machine {
-    /// Pid of the monitor.
-    pid: i32,
-    /// Start time of the monitor in kernel ticks, because pids are reused.
-    start: u64,
-    annotations: std::collections::BTreeMap<String, String>,
-}
-
-impl Machine {
-    fn is_there(&self) -> bool {
-        started(self.pid) == Some(self.start)
-    }
 }
 
 /// Executes a command of the runtime.
@@ -338,13 +324,7 @@ impl Vm {
     }
 
     fn machine(&self) -> Result<Option<Machine>, Failure> {
-        match fs::read(self.store.file(MACHINE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(cannot("read what is noted")(error)),
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| cannot("read what is noted")(error.into())),
-        }
+        Machine::read(&self.store.file(MACHINE)).map_err(cannot("read what is noted"))
     }
 
     fn missing(&self) -> Failure {

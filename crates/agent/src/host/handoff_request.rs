@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// A request to watch a container, with its filter and the required information.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct HandoffRequest {
-    /// Build of the sender, which must be the receiver's.
+    /// Build of the sender, which must be the receiver's. Every build has this field.
     pub(super) build: String,
     pub(super) container: String,
     pub(super) bundle: PathBuf,
@@ -30,6 +30,12 @@ pub(super) struct HandoffRequest {
     pub(super) rules: Option<u64>,
     /// Losses of a dead host agent: number of alerts, and outputs with an incomplete last line.
     pub(super) losses: (u64, u64),
+}
+
+/// What a request of every build has.
+#[derive(Deserialize)]
+struct WrittenBuild {
+    build: String,
 }
 
 /// A received request with its descriptors.
@@ -99,9 +105,10 @@ pub(super) fn send(
     write_text(stream, &serde_json::to_vec(hail).expect("it is plain data"))
 }
 
-/// Receives the request of [`send`]. Returns `None` if the other side only tested whether an agent
-/// exists.
-pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<HandedDescriptors>> {
+/// Receives the request of [`send`] from a process of the build `own`. Returns `None` if the other side only tested
+/// whether an agent exists. A request of another build, and one that is damaged, is an error of the kind
+/// [`InvalidData`](io::ErrorKind::InvalidData).
+pub(super) fn receive(stream: &UnixStream, own: &str) -> io::Result<Option<HandedDescriptors>> {
     let mut letter = [0];
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     if count == 0 {
@@ -109,8 +116,17 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<HandedDescriptor
     }
     let (_, listener) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     let text = read_text(stream)?;
-    let hail = serde_json::from_slice(&text)?;
-    let lacks = || io::Error::other("it came without its descriptors");
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let damaged = |error: serde_json::Error| invalid(format!("the request is damaged: {error}"));
+    // Read first: a request of another build may have other fields.
+    let WrittenBuild { build } = serde_json::from_slice(&text).map_err(damaged)?;
+    if build != own {
+        return Err(invalid(format!(
+            "the agent is a different build of tollgate: it is {own}, and {build} asked"
+        )));
+    }
+    let hail = serde_json::from_slice(&text).map_err(damaged)?;
+    let lacks = || invalid("the request came without its descriptors".to_owned());
     Ok(Some(HandedDescriptors {
         hail,
         shared_state: shared_state.ok_or_else(lacks)?,
@@ -290,7 +306,10 @@ mod tests {
             assert_eq!(shown.is_some(), shared_state.is_some());
         }
         send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
-        let handed = receive(&theirs).expect("received").expect("a container");
+        let own = identity::build().expect("there is a program");
+        let handed = receive(&theirs, &own)
+            .expect("received")
+            .expect("a container");
         assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));
         let asks = std::thread::spawn(move || {
             let held = ask_calls(&theirs).expect("given");
@@ -321,17 +340,61 @@ mod tests {
         let mut none = || Err(io::Error::other("they are not wanted"));
         assert_eq!(hear(&ours, &mut none).expect("received"), Ok(()));
         drop(ours);
-        assert!(receive(&theirs).expect("the end").is_none());
+        assert!(receive(&theirs, &own).expect("the end").is_none());
+    }
+
+    /// What is received if this text is sent as a request.
+    fn received(text: &[u8]) -> io::Result<Option<HandedDescriptors>> {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let file = std::fs::File::open("/dev/null").expect("a device");
+        for letter in [b"B", b"L"] {
+            sys::socket::send_fd(ours.as_fd(), letter, Some(file.as_fd())).expect("sent");
+        }
+        write_text(&ours, text).expect("sent");
+        receive(&theirs, &identity::build().expect("there is a program"))
+    }
+
+    fn refusal(text: &[u8]) -> String {
+        let error = received(text).err().expect("it is refused");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_request_of_another_build_is_refused_by_its_name_whatever_its_fields() {
+        let mut request = hail();
+        for build in ["0.0.9 1:2:3", "99.0.0 1:2:3"] {
+            request.build = build.to_owned();
+            let same_fields = serde_json::to_vec(&request).expect("it is plain data");
+            let other_fields = format!("{{\"new\":1,\"build\":\"{build}\",\"generation\":\"x\"}}");
+            for text in [&same_fields[..], other_fields.as_bytes()] {
+                let why = refusal(text);
+                assert!(why.contains("a different build of tollgate"), "{why}");
+                assert!(why.contains(build), "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_request_and_one_with_a_broken_byte_are_refused() {
+        let whole = serde_json::to_vec(&hail()).expect("it is plain data");
+        assert!(received(&whole).expect("it is whole").is_some());
+        for len in 0..whole.len() {
+            assert!(refusal(&whole[..len]).contains("damaged"), "{len}");
+            let mut broken = whole.clone();
+            broken[len] = 0xff;
+            assert!(refusal(&broken).contains("damaged"), "{len}");
+        }
     }
 
     #[test]
     fn what_is_no_hail_is_an_error() {
         let (mut ours, theirs) = UnixStream::pair().expect("sockets");
         ours.write_all(b"BL\xff\xff\xff\xff").expect("sent");
-        assert!(receive(&theirs).is_err());
+        assert!(receive(&theirs, "").is_err());
         let (mut ours, theirs) = UnixStream::pair().expect("sockets");
         ours.write_all(b"BL\x02\0\0\0{}").expect("sent");
-        assert!(receive(&theirs).is_err());
+        assert!(receive(&theirs, "").is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use capture::notify::ClaimOffer;
 use container::KnownContainer;
 use event::Pid;
@@ -86,13 +86,19 @@ impl Host {
 /// Watches a container until its last process or its own agent has ended.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
     let shown = host.account.as_ref().map(|account| account.file.as_fd());
-    let handed = match handoff_request::greet(stream, shown)
-        .and_then(|()| handoff_request::receive(stream))
-    {
+    let received = handoff_request::greet(stream, shown)
+        .and_then(|()| identity::build())
+        .and_then(|own| handoff_request::receive(stream, &own));
+    let handed = match received {
         Ok(Some(handed)) => handed,
         // The other side only tested whether this agent exists.
         Ok(None) => return,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
+        // Otherwise the other side would ask again until its time is up.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            let _ = handoff_request::answer(stream, Err(&error.to_string()));
+            return;
+        }
         Err(error) => {
             journal::warn(&format!("cannot watch a container: {error}"));
             return;
@@ -157,9 +163,6 @@ impl<'a> Member<'a> {
             shared_state,
             listener,
         } = handed;
-        if hail.build != identity::build().context("cannot read this program's file")? {
-            bail!("the host agent is a different build of tollgate");
-        }
         let shared_state = SharedState::open(shared_state.as_fd());
         let shared_state = Arc::new(shared_state.context("cannot watch for its agent")?);
         note_refusals(&host.common.verify, &shared_state);

@@ -107,17 +107,18 @@ fn a_specification_is_read_as_it_was_written() {
 
 #[test]
 fn another_version_is_refused_by_its_number() {
-    let mut bytes = full().encode();
-    bytes[MAGIC.len()] += 1;
-    let text = refusal(&bytes);
-    let expected = format!(
-        "cannot start an agent: its specification has version {}, and this build knows version {VERSION} alone",
-        VERSION + 1
-    );
-    assert!(text.contains(&expected), "{text}");
-    // Whatever follows the number.
-    bytes.truncate(MAGIC.len() + 4);
-    assert!(refusal(&bytes).contains(&expected));
+    for other in [0, VERSION - 1, VERSION + 1, u32::MAX] {
+        let mut bytes = full().encode();
+        bytes[MAGIC.len()..][..4].copy_from_slice(&other.to_le_bytes());
+        let text = refusal(&bytes);
+        let expected = format!(
+            "cannot start an agent: its specification has version {other}, and this build knows version {VERSION} alone"
+        );
+        assert!(text.contains(&expected), "{text}");
+        // Whatever follows the number.
+        bytes.truncate(MAGIC.len() + 4);
+        assert!(refusal(&bytes).contains(&expected));
+    }
 }
 
 /// A specification of each start mode. A mode that is missing here does not compile.
