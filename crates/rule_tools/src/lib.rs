@@ -1,5 +1,6 @@
 //! Tools for authors of rules: what `tollgate rules` does, without its command line.
 
+mod attack;
 pub mod check;
 pub mod cost;
 pub mod coverage;
