@@ -310,3 +310,92 @@ fn each_rule_has_a_price_by_measured_figures() {
     let output = tollgate(&["rules", "cost", "--figures", "."], scratch.path());
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
 }
+
+#[test]
+fn an_alert_of_a_run_is_explained_to_the_person_who_gets_it() {
+    let scratch = Scratch::new();
+    let run = [
+        "run",
+        "--json",
+        "--log",
+        "alerts.jsonl",
+        "--",
+        "ln",
+        "-s",
+        "/etc/shadow",
+        "link",
+    ];
+    let watched = tollgate(&run, scratch.path());
+    assert_eq!(watched.status.code(), Some(0), "{}", text(&watched));
+    let explain = |more: &[&str]| {
+        let args = ["rules", "explain", "--alert", "alerts.jsonl"];
+        tollgate(&[&args, more].concat(), scratch.path())
+    };
+    let story = text(&explain(&[]));
+    for part in [
+        "Warning: Create Symlink Over Sensitive Files\n",
+        "A symbolic link to secrets was made, by `ln -s /etc/shadow link` (",
+        "why it matters\n  A symbolic link to a file with secrets",
+        "evt.arg.target: \"/etc/shadow\"",
+        "    ln -s /etc/shadow link\n",
+        "  1. Which program with more rights",
+        "T1555  Credentials from Password Stores (credential-access)",
+    ] {
+        assert!(story.contains(part), "no {part:?}: {story}");
+    }
+    let object = json(&explain(&["--json"]));
+    assert_eq!(object["matches"], true, "{object}");
+    assert_eq!(object["tree"][1]["name"], "ln", "{object}");
+    let output = explain(&["--number", "2"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output).contains("there is no alert 2, only 1"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn coverage_counts_what_an_engine_reports_and_says_why_not_of_the_rest() {
+    let scratch = Scratch::new();
+    let rules = "
+- {rule: By the CPU, desc: d, condition: evt.type = execve and evt.cpu = 1, output: o, priority: INFO, tags: [T1059]}
+- {rule: Off, desc: d, condition: evt.type = execve, output: o, priority: INFO, tags: [T1110], enabled: false}
+- {rule: Wrong, desc: d, condition: evt.type = execve, output: o, priority: INFO, tags: [T1059.099]}
+";
+    fs::write(scratch.path().join("r.yaml"), rules).expect("the scratch folder is writable");
+    let coverage = |more: &[&str]| {
+        let args = ["rules", "coverage", "r.yaml", "--engine"];
+        json(&tollgate(&[&args, more].concat(), scratch.path()))
+    };
+    let by = |engine: &str| coverage(&[engine, "--json"]);
+    assert_eq!(
+        (&by("ebpf")["covered"], &by("notify")["covered"]),
+        (&1.into(), &0.into())
+    );
+    let layer = coverage(&["notify", "--navigator"]);
+    assert_eq!(layer["versions"]["layer"], "4.5");
+    assert_eq!(layer["domain"], "enterprise-attack");
+    let comments: Vec<_> = layer["techniques"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .collect();
+    let said = comments
+        .iter()
+        .map(|one| (one["enabled"].as_bool(), one["comment"].as_str()));
+    let why =
+        "not seen: By the CPU (notify: `evt.cpu` has no value (the CPU of a call is not reported))";
+    let expected = [
+        (Some(false), Some(why)),
+        (Some(false), Some("not seen: Off (disabled)")),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+    let checked = tollgate(&["rules", "check", "r.yaml"], scratch.path());
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+    assert!(
+        text(&checked).contains("LOAD_UNKNOWN_TECHNIQUE"),
+        "{}",
+        text(&checked)
+    );
+}

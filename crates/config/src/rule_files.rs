@@ -24,6 +24,9 @@ pub const BUILTIN: &str = concat!(
 /// Rules for further actions of the event generator.
 pub const MORE: &str = include_str!("../../../rules/more.yaml");
 
+/// Notes on the rules of [`BUILTIN`] and [`MORE`] for people who get alerts: false alarms known, what to check next.
+pub const NOTES: &str = include_str!("../../../rules/notes.yaml");
+
 /// Name of the built-in rules in messages.
 pub const BUILTIN_NAME: &str = "built-in rules";
 

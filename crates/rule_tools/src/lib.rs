@@ -1,5 +1,6 @@
 //! Tools for authors of rules: what `tollgate rules` does, without its command line.
 
+mod alert_explanation;
 mod attack;
 pub mod check;
 pub mod cost;
@@ -11,6 +12,7 @@ pub mod explain;
 pub mod fields;
 pub mod lint;
 pub mod list;
+mod notes;
 mod options;
 pub mod silence;
 pub mod test;

@@ -29,6 +29,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
             rules: of(args.files, args.added),
             call: args.call,
             event: args.event,
+            alert: args.alert,
             number: args.number,
             rule: args.rule,
             json: args.json,
