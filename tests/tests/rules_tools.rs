@@ -399,3 +399,60 @@ fn coverage_counts_what_an_engine_reports_and_says_why_not_of_the_rest() {
         text(&checked)
     );
 }
+
+const LEVELS: &str = "
+- {rule: Written down, desc: d, condition: evt.type = execve and proc.name = id, output: forensic, \
+    priority: NOTICE, tags: [level_forensic]}
+- {rule: Sent, desc: d, condition: evt.type = execve and proc.name = uname, output: stable, \
+    priority: NOTICE}
+";
+
+#[test]
+fn levels_turn_rules_on_and_forensic_alerts_reach_the_log_alone() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("own.yaml"), LEVELS).expect("the scratch folder is writable");
+    fs::write(scratch.path().join(".bashrc"), "").expect("the scratch folder is writable");
+    let alerts = |level: &[&str], number: u32| {
+        let (log, sent) = (format!("log{number}"), format!("sent{number}"));
+        let program = format!("program_output.program=cat >> {sent}");
+        let run = ["run", "-q", "--add-rules", "own.yaml", "--log", &log];
+        let keys = [
+            "-o",
+            "program_output.enabled=true",
+            "-o",
+            "program_output.keep_alive=true",
+            "-o",
+            &program,
+        ];
+        let command = ["--", "sh", "-c", "id; uname; cat .bashrc"];
+        let output = tollgate(&[&run, level, &keys, &command].concat(), scratch.path());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        [log, sent].map(|name| {
+            let text = fs::read_to_string(scratch.path().join(&name));
+            let text = text.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let has = |part: &str| text.contains(part);
+            [
+                has("Notice stable"),
+                has("A start-up file of a shell was read"),
+                has("Notice forensic"),
+            ]
+        })
+    };
+    assert_eq!(alerts(&[], 1), [[true, false, false]; 2]);
+    assert_eq!(alerts(&["--level", "hunting"], 2), [[true, true, false]; 2]);
+    assert_eq!(
+        alerts(&["--level", "forensic"], 3),
+        [[true, true, true], [true, true, false]]
+    );
+    assert_eq!(
+        alerts(&["-o", "rules_level=hunting"], 4),
+        [[true, true, false]; 2]
+    );
+    let wrong = tollgate(&["run", "--level", "huntin", "--", "true"], scratch.path());
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        text(&wrong).contains("did you mean `hunting`?"),
+        "{}",
+        text(&wrong)
+    );
+}

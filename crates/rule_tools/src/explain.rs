@@ -9,7 +9,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use event::{Need, Plan, Stage, StdioWatch};
 use rules::plan::{CallExplanation, Explanation, RuleExplanation};
-use rules::{Engine, EngineOptions};
+use rules::{Engine, EngineOptions, Level};
 use serde_json::{Value, json};
 
 use crate::{RuleFiles, alert_explanation, event_explanation};
@@ -39,7 +39,12 @@ pub struct ExplainOptions {
 ///
 /// The rules have errors, or there is no such call, event, alert or rule.
 pub fn execute(args: &ExplainOptions) -> Outcome {
-    let mut loaded = args.rules.sources()?.load();
+    let mut rules = args.rules.clone();
+    if args.alert.is_some() {
+        // An alert of a rule that is off elsewhere can come from where it is on.
+        rules.level = rules.level.or(Some(Level::Forensic));
+    }
+    let mut loaded = rules.sources()?.load();
     if let Some(path) = &args.event {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;
@@ -48,7 +53,7 @@ pub fn execute(args: &ExplainOptions) -> Outcome {
     if let Some(path) = &args.alert {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;
-        return alert_explanation::explain(args, &loaded, path);
+        return alert_explanation::explain(&loaded, path, args.number, args.json);
     }
     let (engine, plan) = loaded.compile(&EngineOptions::default(), rule_files::NoSink);
     loaded.usable()?;

@@ -16,7 +16,6 @@ use yaml::settings;
 use self::alert_facts::{AlertFacts, Ancestor};
 use crate::attack::{Technique, is_id};
 use crate::described_event::{self, unusable};
-use crate::explain::ExplainOptions;
 use crate::notes::{self, Note};
 use crate::silence::alert::{Alert, read_object};
 
@@ -43,11 +42,11 @@ struct Evaluated {
     inferred: Option<&'static str>,
 }
 
-/// Explains the alert in the file.
-pub(super) fn explain(args: &ExplainOptions, loaded: &Loaded, path: &Path) -> Outcome {
-    let object = read_object(path, args.number)?;
+/// Explains the alert in the file, or one of several by its number.
+pub(super) fn explain(loaded: &Loaded, path: &Path, number: Option<u64>, is_json: bool) -> Outcome {
+    let object = read_object(path, number)?;
     let explanation = AlertExplanation::of(&object, loaded, path)?;
-    terminal::print(&if args.json {
+    terminal::print(&if is_json {
         format!("{}\n", explanation.object())
     } else {
         explanation.text()

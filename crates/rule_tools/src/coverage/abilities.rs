@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use event::EngineKind;
 use event::field::FieldSpec;
-use rules::{Engine, Rule};
+use rules::{Engine, Level, Rule};
 
 /// What a machine and a user let rules see.
 #[derive(Clone, Debug, Default)]
 pub struct Abilities {
-    /// Engines to judge by: those that work here, or that were named.
+    /// Engines to look at: those that work here, or that were named.
     pub engines: Vec<EngineKind>,
     /// Live engines that do not work here.
     pub missing: Vec<MissingEngine>,
@@ -81,7 +81,9 @@ impl Sight {
 type Reasons = BTreeMap<Arc<str>, String>;
 
 /// Tells which rules can alert.
-pub(super) struct Judge<'a> {
+pub(super) struct SightResolver<'a> {
+    /// Highest level of the rules that are on.
+    level: Level,
     /// Rules that an engine at hand cannot raise.
     blind: Vec<(EngineKind, Reasons)>,
     /// Rules that an engine at hand cannot raise for containers of other users.
@@ -97,8 +99,8 @@ fn runtime_metadata(field: &FieldSpec) -> Option<&'static str> {
     field.is_runtime_metadata().then_some(METADATA)
 }
 
-impl<'a> Judge<'a> {
-    pub(super) fn new(engine: &Engine, abilities: &'a Abilities) -> Self {
+impl<'a> SightResolver<'a> {
+    pub(super) fn new(engine: &Engine, abilities: &'a Abilities, level: Level) -> Self {
         let all = || abilities.engines.iter().copied();
         let blind = all().map(|kind| (kind, engine.blind(kind, &|_| None)));
         // gVisor and captures bring the metadata with their events.
@@ -113,6 +115,7 @@ impl<'a> Judge<'a> {
         let missing = abilities.missing.iter();
         let missing = missing.map(|missing| (missing, engine.blind(missing.kind, &|_| None)));
         Self {
+            level,
             blind: blind.collect(),
             limited: limited.collect(),
             missing: missing.collect(),
@@ -120,6 +123,9 @@ impl<'a> Judge<'a> {
     }
 
     pub(super) fn sight(&self, rule: &Rule) -> Sight {
+        if rule.level() > self.level {
+            return Sight::None(format!("level {} is off", rule.level()));
+        }
         if !rule.enabled {
             return Sight::None("disabled".to_owned());
         }

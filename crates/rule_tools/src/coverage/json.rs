@@ -2,17 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Coverage, Judged, Row, names};
+use super::{Coverage, Row, RuleSight, names};
 use crate::attack::{TACTICS, VERSION};
 
 /// Version of [`Coverage::object`]. It grows when a key changes its meaning or goes.
 const FORMAT: u32 = 1;
 
-impl Judged<'_> {
+impl RuleSight<'_> {
     fn object(&self) -> Value {
         json!({
             "name": &*self.rule.name,
             "enabled": self.rule.enabled,
+            "level": self.rule.level().name(),
             "priority": self.rule.priority.name(),
             "engines": names(self.sight.engines()),
             "sees": self.sight.word(),
@@ -34,24 +35,29 @@ impl Coverage<'_> {
                 "tactics": row.technique.tactics().collect::<Vec<_>>(),
                 "platform": row.technique.platform.name(),
                 "covered": row.is_covered(),
-                "rules": row.rules.iter().map(Judged::object).collect::<Vec<_>>(),
+                "rules": row.rules.iter().map(RuleSight::object).collect::<Vec<_>>(),
             })
         });
         let missing = self.abilities.missing.iter().map(|missing| {
             json!({ "engine": missing.kind.name(), "reason": missing.why, "fix": missing.fix })
         });
+        let levels = self
+            .levels()
+            .map(|(level, rules)| (level.name().to_owned(), rules.into()));
         let (covered, all) = self.count(None);
         json!({
             "version": FORMAT,
             "attack": VERSION,
             "engines": names(&self.abilities.engines),
+            "level": self.level.name(),
+            "levels": levels.collect::<serde_json::Map<String, Value>>(),
             "missing_engines": missing.collect::<Vec<_>>(),
             "limits": self.abilities.limits,
             "covered": covered,
             "of": all,
             "tactics": tactics,
             "techniques": techniques.collect::<Vec<_>>(),
-            "rules": self.rules.iter().map(Judged::object).collect::<Vec<_>>(),
+            "rules": self.rules.iter().map(RuleSight::object).collect::<Vec<_>>(),
             "untagged": self.untagged(),
             "unknown_tags": self.unknown,
         })
@@ -88,9 +94,9 @@ impl Coverage<'_> {
 
 /// Returns the rules of a technique, with the reasons of those that cannot alert or see a part.
 fn comment(row: &Row<'_>) -> String {
-    let seen = row.seen().map(|judged| match judged.sight.limit() {
-        Some(limit) => format!("{} (in part: {limit})", judged.rule.name),
-        None => judged.rule.name.to_string(),
+    let seen = row.seen().map(|entry| match entry.sight.limit() {
+        Some(limit) => format!("{} (in part: {limit})", entry.rule.name),
+        None => entry.rule.name.to_string(),
     });
     let unseen = row
         .unseen()

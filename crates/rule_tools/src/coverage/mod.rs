@@ -11,10 +11,10 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use event::EngineKind;
-use rules::{Engine, EngineOptions, Rule};
+use rules::{Engine, EngineOptions, Level, Rule};
 
 pub use self::abilities::{Abilities, MissingEngine};
-use self::abilities::{Judge, Sight};
+use self::abilities::{Sight, SightResolver};
 use crate::RuleFiles;
 use crate::attack::{Technique, is_id};
 
@@ -34,7 +34,7 @@ pub enum CoverageFormat {
 
 /// A rule, and whether it can alert here.
 #[derive(Clone, Debug)]
-struct Judged<'r> {
+struct RuleSight<'r> {
     rule: &'r Rule,
     sight: Sight,
 }
@@ -42,7 +42,7 @@ struct Judged<'r> {
 /// A technique and the rules that name it.
 struct Row<'r> {
     technique: Technique,
-    rules: Vec<Judged<'r>>,
+    rules: Vec<RuleSight<'r>>,
 }
 
 impl<'r> Row<'r> {
@@ -55,21 +55,23 @@ impl<'r> Row<'r> {
     }
 
     /// Returns the rules that can alert.
-    fn seen(&self) -> impl Iterator<Item = &Judged<'r>> {
-        self.rules.iter().filter(|judged| judged.sight.is_seen())
+    fn seen(&self) -> impl Iterator<Item = &RuleSight<'r>> {
+        self.rules.iter().filter(|entry| entry.sight.is_seen())
     }
 
     /// Returns the rules that cannot alert, each with the reason.
     fn unseen(&self) -> impl Iterator<Item = (&'r Rule, &str)> {
         let unseen = self.rules.iter();
-        unseen.filter_map(|judged| Some((judged.rule, judged.sight.why_not()?)))
+        unseen.filter_map(|entry| Some((entry.rule, entry.sight.why_not()?)))
     }
 }
 
 struct Coverage<'r> {
     abilities: &'r Abilities,
+    /// Highest level of the rules that are on.
+    level: Level,
     /// All rules, in load order.
-    rules: Vec<Judged<'r>>,
+    rules: Vec<RuleSight<'r>>,
     /// Techniques for Linux and containers, and all that a rule names.
     rows: Vec<Row<'r>>,
     /// Tags that look like techniques and are none, with their rules.
@@ -87,10 +89,14 @@ pub fn execute(rules: &RuleFiles, abilities: &Abilities, format: CoverageFormat)
         return Err(Failure::new(Exit::Unsupported, message)
             .help("name an engine with --engine; `tollgate doctor` says what is missing"));
     }
-    let mut loaded = rules.sources()?.load();
+    let mut sources = rules.sources()?;
+    // Rules of levels that are off are shown as what could be turned on.
+    let level = std::mem::replace(&mut sources.level, Level::Forensic);
+    let mut loaded = sources.load();
+    loaded.ruleset.disable_above(level);
     let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable()?;
-    let coverage = Coverage::of(&loaded.ruleset.rules, &engine, abilities);
+    let coverage = Coverage::of(&loaded.ruleset.rules, &engine, abilities, level);
     terminal::print(&match format {
         CoverageFormat::Text { long } => coverage.text(long),
         CoverageFormat::Json => format!("{}\n", coverage.object()),
@@ -99,19 +105,19 @@ pub fn execute(rules: &RuleFiles, abilities: &Abilities, format: CoverageFormat)
 }
 
 impl<'r> Coverage<'r> {
-    fn of(rules: &'r [Rule], engine: &Engine, abilities: &'r Abilities) -> Self {
-        let judge = Judge::new(engine, abilities);
+    fn of(rules: &'r [Rule], engine: &Engine, abilities: &'r Abilities, level: Level) -> Self {
+        let resolver = SightResolver::new(engine, abilities, level);
         let rules: Vec<_> = rules
             .iter()
-            .map(|rule| Judged {
+            .map(|rule| RuleSight {
                 rule,
-                sight: judge.sight(rule),
+                sight: resolver.sight(rule),
             })
             .collect();
-        let mut named: BTreeMap<&str, Vec<Judged<'r>>> = BTreeMap::new();
-        for judged in &rules {
-            for tag in judged.rule.tags.iter().filter(|tag| is_id(tag)) {
-                named.entry(tag).or_default().push(judged.clone());
+        let mut named: BTreeMap<&str, Vec<RuleSight<'r>>> = BTreeMap::new();
+        for entry in &rules {
+            for tag in entry.rule.tags.iter().filter(|tag| is_id(tag)) {
+                named.entry(tag).or_default().push(entry.clone());
             }
         }
         let rows = Technique::all().filter_map(|technique| {
@@ -124,10 +130,11 @@ impl<'r> Coverage<'r> {
         });
         let rows = rows.collect();
         let names =
-            |rules: Vec<Judged<'r>>| rules.iter().map(|judged| &*judged.rule.name).collect();
+            |rules: Vec<RuleSight<'r>>| rules.iter().map(|entry| &*entry.rule.name).collect();
         let unknown = named.into_iter().map(|(tag, rules)| (tag, names(rules)));
         Self {
             abilities,
+            level,
             rows,
             unknown: unknown.collect(),
             rules,
@@ -145,10 +152,21 @@ impl<'r> Coverage<'r> {
         })
     }
 
+    /// Returns each level with the number of its rules.
+    fn levels(&self) -> impl Iterator<Item = (Level, usize)> {
+        Level::ALL.into_iter().map(|level| {
+            let of_level = self
+                .rules
+                .iter()
+                .filter(|entry| entry.rule.level() == level);
+            (level, of_level.count())
+        })
+    }
+
     /// Returns the rules that name no technique, in load order.
     fn untagged(&self) -> Vec<&'r str> {
         let is_untagged = |rule: &Rule| !rule.tags.iter().any(|tag| is_id(tag));
-        let rules = self.rules.iter().map(|judged| judged.rule);
+        let rules = self.rules.iter().map(|entry| entry.rule);
         rules
             .filter(|rule| is_untagged(rule))
             .map(|rule| &*rule.name)
@@ -175,6 +193,7 @@ mod tests {
 - {rule: D, desc: d, condition: evt.type = execve, output: o, priority: NOTICE, tags: [T9999, T1552.005]}
 - {rule: E, desc: d, condition: evt.type = execve and evt.cpu = 1, output: o, priority: NOTICE, tags: [T1110]}
 - {rule: F, desc: d, condition: evt.type = execve and container.privileged = true, output: o, priority: NOTICE}
+- {rule: G, desc: d, condition: evt.type = execve, output: o, priority: NOTICE, tags: [T1571, level_hunting]}
 ";
 
     /// Root, for whom `notify` and `ebpf` work.
@@ -193,9 +212,15 @@ mod tests {
             text: Ok(RULES.to_owned()),
         };
         let mut loaded = rule_files::load_read(vec![file]);
+        loaded.ruleset.disable_above(Level::Stable);
         let (engine, _) = loaded.compile(&EngineOptions::default(), NoSink);
         loaded.usable().expect("the rules are right");
-        test(&Coverage::of(&loaded.ruleset.rules, &engine, abilities))
+        test(&Coverage::of(
+            &loaded.ruleset.rules,
+            &engine,
+            abilities,
+            Level::Stable,
+        ))
     }
 
     #[test]
@@ -225,6 +250,8 @@ mod tests {
                 "  B: disabled\n",
                 "not seen: C\n",
                 "  C: notify, ebpf: it matches no type of event\n",
+                "  hunting   1 rule  off; --level hunting turns it on\n",
+                "not seen: G\n",
                 "rules that name no technique  1\n  F\n",
                 "has no technique T9999 (rule D)",
                 "Unix Shell",
@@ -244,7 +271,7 @@ mod tests {
         with(|coverage| {
             let layer = coverage.layer();
             let techniques = layer["techniques"].as_array().expect("a list");
-            assert_eq!(techniques.len(), 5, "those that rules name");
+            assert_eq!(techniques.len(), 6, "those that rules name");
             let of = |id: &str| {
                 let mut all = techniques.iter();
                 all.find(|one| one["techniqueID"] == id)
@@ -262,6 +289,15 @@ mod tests {
             );
             let object = coverage.object();
             assert_eq!(object["version"], 1);
+            let of_level = |level: &str| object["levels"][level].clone();
+            assert_eq!(
+                (of_level("stable"), of_level("hunting")),
+                (json!(6), json!(1))
+            );
+            assert_eq!(
+                (&object["level"], &object["rules"][6]["level"]),
+                (&json!("stable"), &json!("hunting"))
+            );
             assert_eq!(object["unknown_tags"]["T9999"], json!(["D"]));
         });
     }
@@ -291,7 +327,7 @@ mod tests {
             let object = coverage.object();
             let rules = object["rules"].as_array().expect("a list").iter();
             let sees: Vec<_> = rules.map(|rule| rule["sees"].as_str()).collect();
-            let expected = ["full", "none", "none", "full", "none", "part"].map(Some);
+            let expected = ["full", "none", "none", "full", "none", "part", "none"].map(Some);
             assert_eq!(sees, expected);
             assert_eq!(object["missing_engines"][0]["engine"], "ebpf");
         });

@@ -1,6 +1,6 @@
 //! Coverage as lines for people.
 
-use super::{Coverage, Judged, Row, names};
+use super::{Coverage, Row, RuleSight, names};
 use crate::attack::{TACTICS, Technique, VERSION};
 
 /// Number of rules that a line names.
@@ -29,6 +29,7 @@ impl Coverage<'_> {
         }
         let (covered, all) = self.count(None);
         out.push_str(&format!("\nall tactics  {covered} of {all} techniques\n"));
+        out.push_str(&self.text_levels());
         out.push_str(&self.doubts());
         out
     }
@@ -52,16 +53,33 @@ impl Coverage<'_> {
         out
     }
 
+    fn text_levels(&self) -> String {
+        let mut out = String::from("\nlevels\n");
+        for (level, rules) in self.levels().filter(|(_, rules)| *rules > 0) {
+            let (noun, them) = if rules == 1 {
+                ("rule", "it")
+            } else {
+                ("rules", "them")
+            };
+            let state = match level <= self.level {
+                true => "on".to_owned(),
+                false => format!("off; --level {level} turns {them} on"),
+            };
+            out.push_str(&format!("  {:8}  {rules} {noun}  {state}\n", level.name()));
+        }
+        out
+    }
+
     /// Formats the rules that cannot alert, that see a part, or whose tags say too little.
     fn doubts(&self) -> String {
-        let unseen = self
-            .rules
-            .iter()
-            .filter_map(|judged| Some((judged, judged.sight.why_not()?)));
+        // The rules of levels that are off are many, and counted above.
+        let on = self.rules.iter();
+        let on = on.filter(|entry| entry.rule.level() <= self.level);
+        let unseen = on.filter_map(|entry| Some((entry, entry.sight.why_not()?)));
         let limited = self
             .rules
             .iter()
-            .filter_map(|judged| Some((judged, judged.sight.limit()?)));
+            .filter_map(|entry| Some((entry, entry.sight.limit()?)));
         let mut out = section("rules that cannot alert", unseen.collect());
         out.push_str(&section(
             "rules that see a part of what they are about",
@@ -87,13 +105,13 @@ impl Coverage<'_> {
     }
 }
 
-fn section(title: &str, rules: Vec<(&Judged<'_>, &str)>) -> String {
+fn section(title: &str, rules: Vec<(&RuleSight<'_>, &str)>) -> String {
     if rules.is_empty() {
         return String::new();
     }
     let mut out = format!("\n{title}  {}\n", rules.len());
-    for (judged, why) in rules {
-        out.push_str(&format!("  {}: {why}\n", judged.rule.name));
+    for (entry, why) in rules {
+        out.push_str(&format!("  {}: {why}\n", entry.rule.name));
     }
     out
 }
@@ -102,7 +120,7 @@ fn line(row: &Row<'_>) -> String {
     let Technique { id, name, .. } = row.technique;
     let mut shown: Vec<_> = row
         .seen()
-        .map(|judged| judged.rule.name.to_string())
+        .map(|entry| entry.rule.name.to_string())
         .collect();
     let is_covered = !shown.is_empty();
     if !is_covered {

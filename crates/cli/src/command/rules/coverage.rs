@@ -10,6 +10,7 @@ use probe::{Finding, Support};
 use rule_tools::RuleFiles;
 use rule_tools::coverage::{self, Abilities, CoverageFormat, MissingEngine};
 
+use crate::args::AddedRules;
 use crate::engine;
 
 /// `tollgate rules coverage`.
@@ -23,9 +24,8 @@ pub(crate) struct Coverage {
     /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Also load rules from this file or folder, which can change the other rules; repeatable
-    #[arg(long, value_name = "RULES")]
-    add_rules: Vec<PathBuf>,
+    #[command(flatten)]
+    added: AddedRules,
     /// Capture engine to ask about; repeatable [default: those that work here]
     #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine::named)]
     engines: Vec<EngineKind>,
@@ -57,7 +57,8 @@ pub(super) fn execute(args: Coverage) -> Outcome {
     };
     let rules = RuleFiles {
         named: args.files,
-        added: args.add_rules,
+        added: args.added.add_rules,
+        level: args.added.level,
     };
     coverage::execute(&rules, &abilities, format)
 }

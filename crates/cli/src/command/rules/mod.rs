@@ -59,6 +59,7 @@ fn of(named: Vec<PathBuf>, added: AddedRules) -> RuleFiles {
     RuleFiles {
         named,
         added: added.add_rules,
+        level: added.level,
     }
 }
 
