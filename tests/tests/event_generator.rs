@@ -83,6 +83,7 @@ fn played(real: &str, outputs: &[&str], generator: &[&str]) -> String {
     ]);
     let keys = [
         "rule_matching=all",
+        "rules_level=hunting",
         "json_output=true",
         "stdout_output.enabled=false",
     ];

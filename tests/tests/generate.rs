@@ -129,6 +129,8 @@ fn play(place: Environment, identity: Identity, options: &[&str]) -> WatchResult
         .identity(identity)
         .rules_file(&default_rules().expect("it is part of the repository"))
         .rules_file(&more_rules())
+        .option("--level")
+        .option("hunting")
         .run()
 }
 

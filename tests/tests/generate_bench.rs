@@ -202,6 +202,7 @@ fn rounds_under_a_detector(keys: &[String], options: &[String]) -> Vec<Value> {
     command.arg("-r").arg(rules.with_file_name("more.yaml"));
     let always = [
         "rule_matching=all",
+        "rules_level=hunting",
         "json_output=true",
         "stdout_output.enabled=false",
         "outputs.rate=0",

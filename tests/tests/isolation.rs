@@ -233,7 +233,7 @@ if {listens}; then
     test -e bin/tollgate || ln bin/tollgate-runtime bin/tollgate
     rm -f session.json
     bin/tollgate watch --gvisor "$PWD/sink" --gvisor-session session.json --rules rules.yaml --json \
-        -o stdout_output.enabled=false -o file_output.enabled=true -o file_output.filename=$PWD/alerts & watch=$!
+        --level hunting -o stdout_output.enabled=false -o file_output.enabled=true -o file_output.filename=$PWD/alerts & watch=$!
     for try in $(seq 200); do test ! -s session.json || break; sleep 0.05; done
 fi
 {script}

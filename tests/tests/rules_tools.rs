@@ -310,3 +310,149 @@ fn each_rule_has_a_price_by_measured_figures() {
     let output = tollgate(&["rules", "cost", "--figures", "."], scratch.path());
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
 }
+
+#[test]
+fn an_alert_of_a_run_is_explained_to_the_person_who_gets_it() {
+    let scratch = Scratch::new();
+    let run = [
+        "run",
+        "--json",
+        "--log",
+        "alerts.jsonl",
+        "--",
+        "ln",
+        "-s",
+        "/etc/shadow",
+        "link",
+    ];
+    let watched = tollgate(&run, scratch.path());
+    assert_eq!(watched.status.code(), Some(0), "{}", text(&watched));
+    let explain = |more: &[&str]| {
+        let args = ["rules", "explain", "--alert", "alerts.jsonl"];
+        tollgate(&[&args, more].concat(), scratch.path())
+    };
+    let story = text(&explain(&[]));
+    for part in [
+        "Warning: Create Symlink Over Sensitive Files\n",
+        "A symbolic link to secrets was made, by `ln -s /etc/shadow link` (",
+        "why it matters\n  A symbolic link to a file with secrets",
+        "evt.arg.target: \"/etc/shadow\"",
+        "    ln -s /etc/shadow link\n",
+        "  1. Which program with more rights",
+        "T1555  Credentials from Password Stores (credential-access)",
+    ] {
+        assert!(story.contains(part), "no {part:?}: {story}");
+    }
+    let object = json(&explain(&["--json"]));
+    assert_eq!(object["matches"], true, "{object}");
+    assert_eq!(object["tree"][1]["name"], "ln", "{object}");
+    let output = explain(&["--number", "2"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output).contains("there is no alert 2, only 1"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn coverage_counts_what_an_engine_reports_and_says_why_not_of_the_rest() {
+    let scratch = Scratch::new();
+    let rules = "
+- {rule: By the CPU, desc: d, condition: evt.type = execve and evt.cpu = 1, output: o, priority: INFO, tags: [T1059]}
+- {rule: Off, desc: d, condition: evt.type = execve, output: o, priority: INFO, tags: [T1110], enabled: false}
+- {rule: Wrong, desc: d, condition: evt.type = execve, output: o, priority: INFO, tags: [T1059.099]}
+";
+    fs::write(scratch.path().join("r.yaml"), rules).expect("the scratch folder is writable");
+    let coverage = |more: &[&str]| {
+        let args = ["rules", "coverage", "r.yaml", "--engine"];
+        json(&tollgate(&[&args, more].concat(), scratch.path()))
+    };
+    let by = |engine: &str| coverage(&[engine, "--json"]);
+    assert_eq!(
+        (&by("ebpf")["covered"], &by("notify")["covered"]),
+        (&1.into(), &0.into())
+    );
+    let layer = coverage(&["notify", "--navigator"]);
+    assert_eq!(layer["versions"]["layer"], "4.5");
+    assert_eq!(layer["domain"], "enterprise-attack");
+    let comments: Vec<_> = layer["techniques"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .collect();
+    let said = comments
+        .iter()
+        .map(|one| (one["enabled"].as_bool(), one["comment"].as_str()));
+    let why =
+        "not seen: By the CPU (notify: `evt.cpu` has no value (the CPU of a call is not reported))";
+    let expected = [
+        (Some(false), Some(why)),
+        (Some(false), Some("not seen: Off (disabled)")),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+    let checked = tollgate(&["rules", "check", "r.yaml"], scratch.path());
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+    assert!(
+        text(&checked).contains("LOAD_UNKNOWN_TECHNIQUE"),
+        "{}",
+        text(&checked)
+    );
+}
+
+const LEVELS: &str = "
+- {rule: Written down, desc: d, condition: evt.type = execve and proc.name = id, output: forensic, \
+    priority: NOTICE, tags: [level_forensic]}
+- {rule: Sent, desc: d, condition: evt.type = execve and proc.name = uname, output: stable, \
+    priority: NOTICE}
+";
+
+#[test]
+fn levels_turn_rules_on_and_forensic_alerts_reach_the_log_alone() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("own.yaml"), LEVELS).expect("the scratch folder is writable");
+    fs::write(scratch.path().join(".bashrc"), "").expect("the scratch folder is writable");
+    let alerts = |level: &[&str], number: u32| {
+        let (log, sent) = (format!("log{number}"), format!("sent{number}"));
+        let program = format!("program_output.program=cat >> {sent}");
+        let run = ["run", "-q", "--add-rules", "own.yaml", "--log", &log];
+        let keys = [
+            "-o",
+            "program_output.enabled=true",
+            "-o",
+            "program_output.keep_alive=true",
+            "-o",
+            &program,
+        ];
+        let command = ["--", "sh", "-c", "id; uname; cat .bashrc"];
+        let output = tollgate(&[&run, level, &keys, &command].concat(), scratch.path());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        [log, sent].map(|name| {
+            let text = fs::read_to_string(scratch.path().join(&name));
+            let text = text.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let has = |part: &str| text.contains(part);
+            [
+                has("Notice stable"),
+                has("A start-up file of a shell was read"),
+                has("Notice forensic"),
+            ]
+        })
+    };
+    assert_eq!(alerts(&[], 1), [[true, false, false]; 2]);
+    assert_eq!(alerts(&["--level", "hunting"], 2), [[true, true, false]; 2]);
+    assert_eq!(
+        alerts(&["--level", "forensic"], 3),
+        [[true, true, true], [true, true, false]]
+    );
+    assert_eq!(
+        alerts(&["-o", "rules_level=hunting"], 4),
+        [[true, true, false]; 2]
+    );
+    let wrong = tollgate(&["run", "--level", "huntin", "--", "true"], scratch.path());
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        text(&wrong).contains("did you mean `hunting`?"),
+        "{}",
+        text(&wrong)
+    );
+}

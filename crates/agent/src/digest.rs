@@ -55,6 +55,7 @@ mod tests {
             enable: false,
             rule: Some(rule.to_owned()),
             tag: None,
+            implied: false,
         }
     }
 

@@ -186,6 +186,7 @@ mod tests {
             enable: false,
             rule: Some("*".to_owned()),
             tag: None,
+            implied: false,
         }];
         assert!(case.read().is_none(), "another selection");
         case.config = Config::default();

@@ -41,13 +41,14 @@ const CONTEXT: &[u8] = b"tollgate bundle 1\0";
 
 /// Groups of settings that a bundle may change. No setting of theirs names a program, a file to write or a server: the
 /// key decides what is detected, not where it goes.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     "append_output",
     "outputs.max_burst",
     "outputs.rate",
     "priority",
     "rule_matching",
     "rules",
+    "rules_level",
 ];
 
 /// A bundle cannot be read, or is not to be believed.

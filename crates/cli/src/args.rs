@@ -551,7 +551,7 @@ pub(crate) enum Rules {
     Fields(Fields),
     /// List the event types that conditions can name
     Events(Events),
-    /// Show which system calls the rules need and why, or why a rule matches an event
+    /// Show which system calls the rules need and why, why a rule matches an event, or what an alert means
     Explain(Explain),
     /// Run tests of rules: events in YAML or captures, and the alerts to expect
     Test(TestRules),
@@ -635,10 +635,14 @@ pub(crate) struct Explain {
     pub(crate) call: Option<String>,
     /// Show why rules match this event or not; FILE has fields and values as YAML, an alert as JSON, or a
     /// capture
-    #[arg(long, value_name = "FILE", conflicts_with = "call")]
+    #[arg(long, value_name = "FILE", conflicts_with = "call", group = "subject")]
     pub(crate) event: Option<PathBuf>,
-    /// Number of the event in a capture (evt.num)
-    #[arg(long, value_name = "N", requires = "event")]
+    /// Tell what the alert in FILE means: what happened, why it matters, what matched, what to check next; FILE is
+    /// JSON, as --json or Falco writes it, or - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "rule"], group = "subject")]
+    pub(crate) alert: Option<PathBuf>,
+    /// Number of the event in a capture (evt.num), or of one alert of several
+    #[arg(long, value_name = "N", requires = "subject")]
     pub(crate) number: Option<u64>,
     /// Explain only RULE, with each clause of its condition [default: all rules]
     #[arg(long, value_name = "RULE", requires = "event")]

@@ -8,6 +8,7 @@ use crate::args;
 
 impl From<args::Detection> for options::Detection {
     fn from(args: args::Detection) -> Self {
+        let settings = args.sources.settings();
         Self {
             rules: args.sources.rules,
             add_rules: args.sources.add_rules,
@@ -15,7 +16,7 @@ impl From<args::Detection> for options::Detection {
             layers: args.places.files,
             config: args.sources.config,
             // What `-o` says goes before.
-            options: [args.collector.options(), args.sources.options].concat(),
+            options: [args.collector.options(), settings].concat(),
             json: args.json,
             stream: args.stream.into(),
             write: args.write,

@@ -107,6 +107,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("rules", "[]"),
     ("rules_file", "[]"),
     ("rules_files", "[]"),
+    ("rules_level", "stable"),
     ("runtime.accept_partial", "[]"),
     ("runtime.agent", "container"),
     ("runtime.agent_linger", "60"),

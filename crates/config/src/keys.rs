@@ -11,7 +11,7 @@ use super::choice::choice;
 use super::model::Config;
 use super::values::{
     address, buffer, capture_mode, drop_actions, drop_threshold, endpoint, engine_kind, interval,
-    log_level, priority, queue_capacity, rule_matching, rules_files, selections,
+    log_level, priority, queue_capacity, rule_matching, rules_files, rules_level, selections,
 };
 
 /// A setting.
@@ -125,6 +125,7 @@ const TABLE: &[Key<Config>] = &[
     // The name before Falco 0.38.
     Key::other("rules_file", "array", rules_files),
     Key::other("rules_files", "array", rules_files),
+    Key::other("rules_level", "string", rules_level),
     Key::texts("runtime.accept_partial", |config| &mut config.runtime.accept_partial),
     Key::other("runtime.agent", "string", |config, node| {
         choice(node).map(|value| config.runtime.agent = value)

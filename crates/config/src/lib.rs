@@ -149,8 +149,13 @@ impl Request<'_> {
         let mut effective = parsed.map_err(|problems| failure(&problems))?;
         let config = &mut effective.config;
         config.layers = self.layers.to_vec();
-        if self.mode == CompatMode::Falco {
-            config.rules_files.retain(|path| path.exists());
+        match self.mode {
+            // Falco knows no levels.
+            CompatMode::Falco => config.rules_files.retain(|path| path.exists()),
+            CompatMode::Tollgate => {
+                let implied = rule_files::selections(config.level);
+                config.rules.splice(0..0, implied);
+            }
         }
         Ok(effective)
     }
@@ -584,6 +589,7 @@ time_format_iso_8601: true
 priority: warning
 buffered_outputs: true
 rule_matching: all
+rules_level: forensic
 outputs: {rate: 0.5, max_burst: 3}
 outputs_queue: {capacity: 12}
 output_timeout: 100
@@ -792,11 +798,13 @@ syscall_event_drops:
                 enable: false,
                 rule: Some("X*".to_owned()),
                 tag: None,
+                implied: false,
             },
             Selection {
                 enable: true,
                 rule: None,
                 tag: Some("t".to_owned()),
+                implied: false,
             },
         ]
     }
@@ -830,6 +838,7 @@ syscall_event_drops:
             rules_folder: None,
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
+            level: rules::Level::Forensic,
             layers: Vec::new(),
             json_output: true,
             json_parts: JsonParts {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use outputs::{JsonParts, Outputs, StdoutOutput, ThrottleRate};
-use rules::{AppendOutput, Priority, RuleMatching};
+use rules::{AppendOutput, Level, Priority, RuleMatching};
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
@@ -23,6 +23,8 @@ pub struct Config {
     pub bundled_rules: Vec<(String, String)>,
     /// Rule files and folders that are loaded after all others (`--add-rules`).
     pub added_rules: Vec<PathBuf>,
+    /// `rules_level`: highest level of the rules that are on. `rules` starts with the selections that it implies.
+    pub level: Level,
     /// `rules`: selections that enable and disable rules, in order.
     pub rules: Vec<Selection>,
     /// `json_output`: write alerts as JSON.
@@ -300,6 +302,8 @@ pub struct Selection {
     pub rule: Option<String>,
     /// Tag of the rule.
     pub tag: Option<String>,
+    /// Whether this stems from `rules_level`. It need not concern any rule.
+    pub implied: bool,
 }
 
 impl Selection {
@@ -584,6 +588,7 @@ impl Default for Config {
             rules_folder: None,
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
+            level: Level::Stable,
             rules: Vec::new(),
             json_output: false,
             json_parts: JsonParts::default(),
@@ -625,6 +630,7 @@ impl Config {
             folder: self.rules_folder.clone(),
             bundled: self.bundled_rules.clone(),
             added: self.added_rules.clone(),
+            level: self.level,
         }
     }
 
@@ -665,7 +671,7 @@ impl Config {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
         // The reported metrics include checksums of the files.
-        differ! { webserver metrics grpc rules_files rules_folder bundled_rules added_rules files }
+        differ! { webserver metrics grpc rules_files rules_folder bundled_rules added_rules level files }
     }
 
     /// Returns Falco's defaults, some of which differ from this program's.

@@ -10,7 +10,7 @@ use diagnostics::failure::Failure;
 use diagnostics::text_file;
 use event::Plan;
 use rules::diagnostic::Diagnostic;
-use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
+use rules::{Alert, AlertSink, Engine, EngineOptions, Level, Loader, Ruleset};
 
 use crate::{Selection, trust};
 
@@ -21,11 +21,23 @@ pub const BUILTIN: &str = concat!(
     include_str!("../../../rules/counted.yaml")
 );
 
-/// Rules for further actions of the event generator.
+/// The built-in rules of level hunting, which use macros and lists of [`BUILTIN`].
 pub const MORE: &str = include_str!("../../../rules/more.yaml");
+
+/// Notes on the rules of [`BUILTIN`] and [`MORE`] for people who get alerts: false alarms known, what to check next.
+pub const NOTES: &str = include_str!("../../../rules/notes.yaml");
 
 /// Name of the built-in rules in messages.
 pub const BUILTIN_NAME: &str = "built-in rules";
+
+/// Name of the built-in rules of level hunting in messages.
+pub const HUNTING_NAME: &str = "built-in hunting rules";
+
+/// Returns true if this is the name of built-in rules, which have no path.
+#[must_use]
+pub fn is_builtin(name: &str) -> bool {
+    [BUILTIN_NAME, HUNTING_NAME].contains(&name)
+}
 
 /// A rule file.
 #[derive(Clone, Debug)]
@@ -60,6 +72,8 @@ pub struct RuleSources {
     pub bundled: Vec<(String, String)>,
     /// Files and directories that are loaded after all others. Those that are already loaded are not loaded again.
     pub added: Vec<PathBuf>,
+    /// Highest level of the rules that are on. Built-in rules of a higher level are not even read.
+    pub level: Level,
 }
 
 impl RuleSources {
@@ -80,13 +94,24 @@ impl RuleSources {
                 files.push(file);
             }
         }
+        let is_builtin = self.named.is_empty() && self.bundled.is_empty();
+        if is_builtin && (self.level >= Level::Hunting || files.iter().any(changes_hunting)) {
+            let hunting = RuleFile {
+                name: HUNTING_NAME.into(),
+                text: Ok(MORE.to_owned()),
+            };
+            // After the other built-in rules, before what can change it.
+            files.insert(1, hunting);
+        }
         files
     }
 
-    /// Reads and parses the files.
+    /// Reads and parses the files, and disables the rules of higher levels.
     #[must_use]
     pub fn load(&self) -> Loaded {
-        load_read(self.read())
+        let mut loaded = load_read(self.read());
+        loaded.select(&selections(self.level));
+        loaded
     }
 
     /// Returns the files and directories, which need not exist. Built-in rules have no path.
@@ -99,6 +124,34 @@ impl RuleSources {
         let is_used = self.named.is_empty() && self.bundled.is_empty();
         self.folder.as_ref().filter(|_| is_used)
     }
+}
+
+/// Returns true if the file changes a built-in rule of level hunting, such as by an exception. The rule has to be known then,
+/// even if its level is off.
+fn changes_hunting(file: &RuleFile) -> bool {
+    let Ok(text) = &file.text else {
+        return false;
+    };
+    let names = |text: &'static str| {
+        text.lines()
+            .filter_map(|line| line.strip_prefix("- rule: "))
+    };
+    let is_change = ["override:", "append:"]
+        .iter()
+        .any(|key| text.contains(key));
+    is_change && &*file.name != BUILTIN_NAME && names(MORE).any(|name| text.contains(name))
+}
+
+/// Returns the selections that disable the rules of the levels above this one.
+pub(crate) fn selections(level: Level) -> Vec<Selection> {
+    let above = Level::ALL.into_iter().filter(|other| *other > level);
+    let disable = |level: Level| Selection {
+        enable: false,
+        rule: None,
+        tag: Some(level.tag()),
+        implied: true,
+    };
+    above.map(disable).collect()
 }
 
 /// Returns a file of a bundle. What messages call it is no path.
@@ -241,7 +294,7 @@ impl Loaded {
                 concerned |= concerns;
                 concerns
             });
-            if !concerned {
+            if !concerned && !selection.implied {
                 idle.push(selection);
             }
         }
@@ -318,6 +371,67 @@ mod tests {
         loaded.compile(&EngineOptions::default(), NoSink);
         assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
         assert!(!loaded.ruleset.rules.is_empty());
+    }
+
+    #[test]
+    fn levels_that_are_off_are_not_read_or_are_disabled() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own.yaml");
+        let rule = "- {rule: NAME, desc: d, condition: evt.type = open, output: o, priority: INFO, tags: [TAG]}\n";
+        let text = ["level_hunting", "level_forensic", "level_stable", "x"]
+            .map(|tag| rule.replace("NAME", tag).replace("TAG", tag));
+        fs::write(&own, text.concat()).unwrap();
+        let at = |level: Level, named: Vec<PathBuf>, added: Vec<PathBuf>| {
+            let sources = RuleSources {
+                named,
+                added,
+                level,
+                ..RuleSources::default()
+            };
+            let mut loaded = sources.load();
+            let (engine, _) = loaded.compile(&EngineOptions::default(), NoSink);
+            loaded.usable().unwrap();
+            (loaded.ruleset.rules.len(), engine.matches().count())
+        };
+        let counts = |level: Level| {
+            [
+                at(level, vec![], vec![]),
+                at(level, vec![], vec![own.clone()]),
+                at(level, vec![own.clone()], vec![]),
+            ]
+        };
+        let [(stable, on), beside, named] = counts(Level::Stable);
+        assert_eq!(
+            (on, beside, named),
+            (stable, (stable + 4, stable + 2), (4, 2))
+        );
+        let [(hunting, on), beside, named] = counts(Level::Hunting);
+        assert!(hunting > stable + 30, "{hunting}");
+        assert_eq!(
+            (on, beside, named),
+            (hunting, (hunting + 4, hunting + 3), (4, 3))
+        );
+        assert_eq!(counts(Level::Forensic)[2], (4, 4));
+    }
+
+    #[test]
+    fn an_exception_to_a_hunting_rule_loads_while_the_level_is_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("own.yaml");
+        let text = "- rule: Read ssh information\n  exceptions:\n    - name: mine\n      fields: [proc.name]\n      comps: [in]\n      \
+                    values: [[backup]]\n  override: {exceptions: append}\n";
+        fs::write(&own, text).unwrap();
+        for (level, is_on) in [(Level::Stable, false), (Level::Hunting, true)] {
+            let sources = RuleSources {
+                added: vec![own.clone()],
+                level,
+                ..RuleSources::default()
+            };
+            let loaded = sources.load();
+            assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
+            let rule = loaded.ruleset.rule("Read ssh information").unwrap();
+            assert_eq!((rule.enabled, rule.level()), (is_on, Level::Hunting));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rules::{Priority, RuleMatching};
+use rules::{Priority, RuleMatching, UnknownLevel};
 use yaml::settings::{Entry, Node, Problem};
 
 use super::model::{CaptureMode, Config, DropAction, FalcoEngine, Selection};
@@ -123,6 +123,19 @@ pub(crate) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Proble
     Ok(())
 }
 
+/// Parses the highest level of the rules that are on.
+pub(crate) fn rules_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
+    let word = node.text()?;
+    config.level = word.parse().map_err(|error: UnknownLevel| {
+        let problem = Problem::new(&node.origin, error.to_string());
+        match error.suggestion() {
+            Some(near) => problem.help(format!("did you mean `{near}`?")),
+            None => problem,
+        }
+    })?;
+    Ok(())
+}
+
 /// Parses `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
 pub(crate) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let selections = node.list()?.iter().map(selection);
@@ -147,6 +160,7 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
         enable,
         rule: None,
         tag: None,
+        implied: false,
     };
     for entry in node.group()? {
         let text = entry.node.text()?.to_owned();

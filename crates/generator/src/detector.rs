@@ -57,6 +57,8 @@ impl Detector {
             "-",
             "-o",
             "rule_matching=all",
+            "-o",
+            "rules_level=forensic",
             "--engine",
             engine,
         ];

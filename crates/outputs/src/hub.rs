@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rules::Alert;
+use rules::{Alert, Level};
 
 use crate::channel::{Delivery, OnSettled, Peer};
 use crate::format::Formatter;
@@ -15,6 +15,9 @@ pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
 pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Channels that take alerts of level forensic: those that write the log.
+const FORENSIC: [&str; 4] = ["stdout", "stderr", "log", "file"];
 
 /// Counters of one channel since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +79,13 @@ impl DispatcherShared {
     }
 
     pub(crate) fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
+        let is_forensic = Level::of_tags(alert.tags.iter()) == Level::Forensic;
         let delivery = Delivery::new(alert, Arc::clone(&self.formatter)).then(on_settled);
         let delivery = Arc::new(delivery);
         for (at, lane) in self.lanes.iter().enumerate() {
+            if is_forensic && !FORENSIC.contains(&&*lane.name) {
+                continue;
+            }
             if lane.queue.push(&delivery).is_err() {
                 self.announce_loss(at);
             }

@@ -258,6 +258,11 @@ pub fn ptrace_works(findings: &[Finding]) -> bool {
     findings.iter().any(is_usable)
 }
 
+/// Returns true if file permissions do not restrict what this process reads. False if that cannot be known.
+pub fn reads_every_file() -> bool {
+    security::reads_every_file()
+}
+
 /// Returns true if a filter of this process already has a listener, whose answers take precedence over a
 /// filter that returns to a tracer. The calling process must have one thread, because the function forks.
 pub fn has_listener() -> bool {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use abi::constant::{CAP_SYS_ADMIN, CAP_SYS_PTRACE};
+use abi::constant::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE};
 use landlock::{AccessFs, LandlockStatus, Ruleset, RulesetAttr, RulesetError};
 use sys::clone::CloneFlags;
 use sys::credential;
@@ -33,6 +33,14 @@ pub(super) fn yama() -> Support {
         ),
         other => Support::partial(format!("ptrace_scope has the unknown value {other}")),
     }
+}
+
+pub(super) fn reads_every_file() -> bool {
+    let sets = credential::capabilities(0);
+    sets.is_ok_and(|sets| {
+        let mut enough = [CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE].into_iter();
+        enough.any(|capability| sets.effective.contains(capability.u8()))
+    })
 }
 
 pub(super) fn capabilities() -> Support {

@@ -5,10 +5,10 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use rules::diagnostic::{Diagnostic, Location};
-use rules::{Code, EngineOptions};
+use rules::{Code, EngineOptions, Level};
 use serde_json::{Value, json};
 
-use crate::RuleFiles;
+use crate::{RuleFiles, attack};
 
 /// Loads rule files and prints their problems; exit status 2 if one is an error.
 ///
@@ -18,6 +18,8 @@ use crate::RuleFiles;
 pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
     let mut loaded = rules.sources()?.load();
     loaded.compile(&EngineOptions::default(), NoSink);
+    warn_of_unknown_techniques(&mut loaded);
+    warn_of_unknown_levels(&mut loaded);
     if is_json {
         let results = json_results(&loaded, Numbering::FromOne);
         terminal::print(&format!("{results}\n"))?;
@@ -34,11 +36,40 @@ pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
     Ok(if is_bad { Exit::BadInput } else { Exit::Ok })
 }
 
+/// Adds a warning for each tag that looks like a level and is none: the rule is on at every level.
+fn warn_of_unknown_levels(loaded: &mut Loaded) {
+    for rule in &loaded.ruleset.rules {
+        let unknown = rule.tags.iter().filter_map(|tag| Level::of_tag(tag)?.err());
+        for error in unknown {
+            let location = rule.location.clone();
+            let mut warning = Diagnostic::new(Code::UnknownLevel, location, error.to_string());
+            warning.context = format!("rule {}", rule.name);
+            let near = error.suggestion();
+            warning.help = near.map(|near| format!("did you mean `level_{near}`?"));
+            loaded.diagnostics.push(warning);
+        }
+    }
+}
+
+/// Adds a warning for each tag that looks like a technique or a tactic of ATT&CK and is none.
+fn warn_of_unknown_techniques(loaded: &mut Loaded) {
+    for rule in &loaded.ruleset.rules {
+        for (message, near) in attack::unknown_tags(rule) {
+            let location = rule.location.clone();
+            let mut warning = Diagnostic::new(Code::UnknownTechnique, location, message);
+            warning.context = format!("rule {}", rule.name);
+            warning.help = near.map(|near| format!("did you mean `{near}`?"));
+            loaded.diagnostics.push(warning);
+        }
+    }
+}
+
 /// Returns true if the named files have no errors when they are loaded after the default rules.
 fn changes_other_rules(rules: &RuleFiles) -> bool {
     let beside = RuleFiles {
         named: Vec::new(),
         added: [&rules.named[..], &rules.added[..]].concat(),
+        level: rules.level,
     };
     // A broken configuration is another problem.
     let Ok(sources) = beside.sources().map_err(drop) else {
@@ -251,6 +282,43 @@ mod tests {
             "{snippet}"
         );
         assert_eq!(result["warnings"][0]["code"], "LOAD_UNKNOWN_KEY");
+    }
+
+    #[test]
+    fn a_tag_that_is_no_technique_is_a_warning() {
+        let rule = "- {rule: R, desc: d, condition: evt.type = open, output: o, priority: INFO, tags: [TAGS]}\n";
+        let mut good = loaded(&rule.replace("TAGS", "T1059.004, mitre_execution, TA0002, T1"));
+        warn_of_unknown_techniques(&mut good);
+        assert!(good.diagnostics.is_empty(), "{:?}", good.diagnostics);
+        let mut bad = loaded(&rule.replace("TAGS", "T1059.099, mitre_exekution"));
+        warn_of_unknown_techniques(&mut bad);
+        let text = text_results(&bad);
+        for part in [
+            "LOAD_UNKNOWN_TECHNIQUE",
+            "no technique T1059.099",
+            "did you mean `T1059.009`?",
+            "no tactic for the tag mitre_exekution",
+            "did you mean `mitre_execution`?",
+            "Ok, with 2 warnings",
+        ] {
+            assert!(text.contains(part), "no {part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_tag_that_is_no_level_is_a_warning() {
+        let mut bad = loaded(
+            "- {rule: R, desc: d, condition: evt.type = open, output: o, priority: INFO, tags: [level_huntin]}\n",
+        );
+        warn_of_unknown_levels(&mut bad);
+        let text = text_results(&bad);
+        for part in [
+            "LOAD_UNKNOWN_LEVEL",
+            "unknown level `huntin`",
+            "did you mean `level_hunting`?",
+        ] {
+            assert!(text.contains(part), "no {part}: {text}");
+        }
     }
 
     #[test]

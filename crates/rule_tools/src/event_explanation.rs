@@ -338,7 +338,8 @@ fn json_verdict(verdict: &Verdict<'_>) -> Value {
     })
 }
 
-fn json_clause(clause: &Clause) -> Value {
+/// Returns a clause and its parts as JSON.
+pub(super) fn json_clause(clause: &Clause) -> Value {
     let part = match clause.part {
         Part::All => "all",
         Part::Any => "any",

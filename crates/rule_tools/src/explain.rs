@@ -1,4 +1,4 @@
-//! Shows which system calls the rules need, or why a rule matches an event.
+//! Shows which system calls the rules need, why a rule matches an event, or what an alert means.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use event::{Need, Plan, Stage, StdioWatch};
 use rules::plan::{CallExplanation, Explanation, RuleExplanation};
-use rules::{Engine, EngineOptions};
+use rules::{Engine, EngineOptions, Level};
 use serde_json::{Value, json};
 
-use crate::{RuleFiles, event_explanation};
+use crate::{RuleFiles, alert_explanation, event_explanation};
 
-/// What to explain: the calls that rules need, or one event.
+/// What to explain: the calls that rules need, one event, or one alert.
 #[derive(Debug)]
 pub struct ExplainOptions {
     /// The rules.
@@ -23,7 +23,9 @@ pub struct ExplainOptions {
     pub call: Option<String>,
     /// File with the event to explain: fields as YAML, an alert as JSON, or a capture; `-` is the standard input.
     pub event: Option<PathBuf>,
-    /// Number of the event in a capture.
+    /// File with an alert as JSON to explain to who got it; `-` is the standard input.
+    pub alert: Option<PathBuf>,
+    /// Number of the event in a capture, or of the alert.
     pub number: Option<u64>,
     /// The only rule to explain the event by.
     pub rule: Option<String>,
@@ -31,17 +33,27 @@ pub struct ExplainOptions {
     pub json: bool,
 }
 
-/// Prints which calls the rules need and why, or why rules do or do not match an event.
+/// Prints which calls the rules need and why, why rules do or do not match an event, or what an alert means.
 ///
 /// # Errors
 ///
-/// The rules have errors, or there is no such call, event or rule.
+/// The rules have errors, or there is no such call, event, alert or rule.
 pub fn execute(args: &ExplainOptions) -> Outcome {
-    let mut loaded = args.rules.sources()?.load();
+    let mut rules = args.rules.clone();
+    if args.alert.is_some() {
+        // An alert of a rule that is off elsewhere can come from where it is on.
+        rules.level = rules.level.or(Some(Level::Forensic));
+    }
+    let mut loaded = rules.sources()?.load();
     if let Some(path) = &args.event {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;
         return event_explanation::explain(args, &loaded, path);
+    }
+    if let Some(path) = &args.alert {
+        loaded.compile(&EngineOptions::default(), rule_files::NoSink);
+        loaded.usable()?;
+        return alert_explanation::explain(&loaded, path, args.number, args.json);
     }
     let (engine, plan) = loaded.compile(&EngineOptions::default(), rule_files::NoSink);
     loaded.usable()?;

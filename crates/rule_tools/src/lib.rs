@@ -1,5 +1,7 @@
 //! Tools for authors of rules: what `tollgate rules` does, without its command line.
 
+mod alert_explanation;
+mod attack;
 pub mod check;
 pub mod convert;
 pub mod cost;
@@ -11,6 +13,7 @@ pub mod explain;
 pub mod fields;
 pub mod lint;
 pub mod list;
+mod notes;
 mod options;
 mod sigma;
 pub mod silence;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use config::rule_files::RuleSources;
 use config::{Effective, Places, Request};
 use diagnostics::failure::Failure;
+use rules::Level;
 
 /// The rule files of a tool.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub struct RuleFiles {
     pub named: Vec<PathBuf>,
     /// Rule files and directories that are loaded after the others.
     pub added: Vec<PathBuf>,
+    /// Highest level of the rules that are on; by default that of the configuration.
+    pub level: Option<Level>,
 }
 
 /// The form of a list.
@@ -40,6 +43,7 @@ impl RuleFiles {
                 folder: None,
                 bundled: Vec::new(),
                 added,
+                level: self.level.unwrap_or_default(),
             });
         }
         let places = Places::of_user()?;
@@ -50,6 +54,7 @@ impl RuleFiles {
         let Effective { mut config, .. } = request.load()?;
         config.rules_folder = places.rules;
         config.added_rules = added;
+        config.level = self.level.unwrap_or(config.level);
         Ok(config.rule_sources())
     }
 }

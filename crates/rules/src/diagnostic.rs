@@ -83,6 +83,14 @@ codes! {
     NoEvtType Warning "LOAD_NO_EVTTYPE"
         "A condition does not restrict the event type"
         "The rule needs nearly every event, which is slow: add a check of evt.type."
+    UnknownTechnique Warning "LOAD_UNKNOWN_TECHNIQUE"
+        "A tag is no technique and no tactic of MITRE ATT&CK"
+        "The tag has the form of a technique, such as T1059.004, or of a tactic, such as mitre_execution, and there is \
+        none of this name: `rules coverage` leaves it out. Falco has no such warning: only `tollgate rules check` looks."
+    UnknownLevel Warning "LOAD_UNKNOWN_LEVEL"
+        "A tag is no level of rules"
+        "The tag begins with level_ and names no level, so the rule is on at every level. Falco has no levels: only \
+        `tollgate rules check` looks."
     UnknownFilter Warning "LOAD_UNKNOWN_FILTER"
         "A rule with an unknown field or event type is left out"
         "The rule asks for this with skip-if-unknown-filter; without it this is an error."

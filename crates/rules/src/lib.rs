@@ -7,6 +7,7 @@ pub mod condition;
 pub mod describe;
 pub mod diagnostic;
 pub mod engine;
+pub mod level;
 pub mod lint;
 pub mod load;
 mod output;
@@ -25,5 +26,6 @@ pub use engine::{
     AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, Recorder, RuleMatch, RuleMatching,
     Scratch,
 };
+pub use level::{Level, UnknownLevel};
 pub use load::Loader;
 pub use ruleset::{Priority, Rule, Ruleset};

@@ -1,5 +1,6 @@
 //! Lints: suspicious parts of rules that load without a problem.
 
+mod blind;
 mod implication;
 
 use std::collections::BTreeSet;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use event::EngineKind;
 use event::{EngineSupport, EventKind, ValueType};
 
+pub use self::blind::Lacks;
 use self::implication::Implications;
 use crate::compile::atom::{AtomId, Right};
 use crate::compile::operand::{OperandId, Spread};
@@ -74,6 +76,7 @@ impl Engine {
                     rule,
                     position,
                     source: *kind,
+                    lacks: &|_| None,
                 };
                 linter.findings(&mut findings);
             }
@@ -146,6 +149,8 @@ struct Linter<'e> {
     rule: &'e CompiledRule,
     position: usize,
     source: EngineKind,
+    /// Returns why a field has no value although the engine can set it.
+    lacks: Lacks<'e>,
 }
 
 impl Linter<'_> {
@@ -154,43 +159,12 @@ impl Linter<'_> {
     }
 
     fn findings(&self, findings: &mut Vec<Finding>) {
-        let mut kinds = 0;
-        let mut known = 0;
-        let mut can_match = false;
-        let mut idle = BTreeSet::new();
-        let mut blocking = BTreeSet::new();
-        for kind in EventKind::all() {
-            let entries = &self.program().kind(kind).entries;
-            let Some(entry) = entries.iter().find(|entry| entry.rule == self.position) else {
-                continue;
-            };
-            kinds += 1;
-            if !self.is_known(kind) {
-                continue;
-            }
-            known += 1;
-            let Some(root) = entry.root else {
-                can_match = true;
-                continue;
-            };
-            can_match |= self.possible(root, &mut blocking);
-            self.program().each_atom(root, &mut |atom| {
-                idle.extend(self.never(atom));
-            });
+        if let Some(message) = self.why_never() {
+            let help = "correct the condition, disable the rule, or watch with another engine";
+            return self.add(findings, Check::Never, message, help);
         }
-        if !can_match {
-            let message = match (kinds, known) {
-                (0, _) => "it matches no type of event".to_owned(),
-                (_, 0) => "its events are not reported".to_owned(),
-                _ => list(blocking),
-            };
-            self.add(
-                findings,
-                Check::Never,
-                message,
-                "correct the condition, disable the rule, or watch with another engine",
-            );
-        } else if !idle.is_empty() {
+        let idle = self.idle();
+        if !idle.is_empty() {
             let message = format!("a part of its condition is decided already: {}", list(idle));
             self.add(
                 findings,
@@ -208,10 +182,52 @@ impl Linter<'_> {
                 Some(format!("`{field}` ({why})"))
             })
             .collect();
-        if can_match && !printed.is_empty() {
+        if !printed.is_empty() {
             let message = format!("its output prints no value for {}", list(printed));
             self.add(findings, Check::Empty, message, "leave the field out");
         }
+    }
+
+    /// Returns the reason why no event of this engine matches the rule.
+    fn why_never(&self) -> Option<String> {
+        let mut kinds = 0;
+        let mut known = 0;
+        let mut can_match = false;
+        let mut blocking = BTreeSet::new();
+        for (kind, root) in self.roots() {
+            kinds += 1;
+            if !self.is_known(kind) {
+                continue;
+            }
+            known += 1;
+            can_match |= root.is_none_or(|root| self.possible(root, &mut blocking));
+        }
+        (!can_match).then(|| match (kinds, known) {
+            (0, _) => "it matches no type of event".to_owned(),
+            (_, 0) => "its events are not reported".to_owned(),
+            _ => list(blocking),
+        })
+    }
+
+    /// Returns the comparisons of fields that have no value in the events of this engine.
+    fn idle(&self) -> BTreeSet<String> {
+        let mut idle = BTreeSet::new();
+        let known = self.roots().filter(|(kind, _)| self.is_known(*kind));
+        for root in known.filter_map(|(_, root)| root) {
+            self.program().each_atom(root, &mut |atom| {
+                idle.extend(self.never(atom));
+            });
+        }
+        idle
+    }
+
+    /// Returns the types of events that the rule matches, each with what is left of the condition, if anything is.
+    fn roots(&self) -> impl Iterator<Item = (EventKind, Option<NodeId>)> {
+        EventKind::all().filter_map(|kind| {
+            let mut entries = self.program().kind(kind).entries.iter();
+            let entry = entries.find(|entry| entry.rule == self.position)?;
+            Some((kind, entry.root))
+        })
     }
 
     fn is_known(&self, kind: EventKind) -> bool {
@@ -248,7 +264,8 @@ impl Linter<'_> {
         self.program()
             .operands
             .each_field(key.operand, &mut |field| {
-                if let Some(reason) = field.spec.never_by(self.source) {
+                let never = field.spec.never_by(self.source);
+                if let Some(reason) = never.or_else(|| (self.lacks)(field.spec)) {
                     why = Some(format!("`{field}` has no value ({reason})"));
                 }
             });

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::ast::{Expr, SourceId, Span};
 use crate::diagnostic::Location;
+use crate::level::Level;
 use crate::sources::Sources;
 use crate::version::Version;
 
@@ -39,6 +40,13 @@ impl Ruleset {
     pub fn disable(&mut self, mut refuse: impl FnMut(&str) -> bool) {
         for rule in &mut self.rules {
             rule.enabled &= !refuse(&rule.name);
+        }
+    }
+
+    /// Disables the rules whose level is above this one.
+    pub fn disable_above(&mut self, level: Level) {
+        for rule in &mut self.rules {
+            rule.enabled &= rule.level() <= level;
         }
     }
 

@@ -55,7 +55,7 @@ impl Settings {
         let mut files = Vec::new();
         files.extend(self.config.files.iter().cloned());
         let rules = self.config.rule_sources().read().into_iter();
-        let rules = rules.filter(|file| &*file.name != rule_files::BUILTIN_NAME);
+        let rules = rules.filter(|file| !rule_files::is_builtin(&file.name));
         files.extend(rules.map(|file| PathBuf::from(&*file.name)));
         files.extend(note.policy.clone());
         let mut options = Vec::new();

@@ -8,12 +8,13 @@ use crate::args::Replay;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Replay) -> Outcome {
+    let options = args.sources.settings();
     replay::execute(&ReplayOptions {
         files: args.files,
         rules: args.sources.rules,
         add_rules: args.sources.add_rules,
         config: args.sources.config,
-        options: args.sources.options,
+        options,
         json: args.json,
         stream: args.stream.into(),
         fields: args.fields,

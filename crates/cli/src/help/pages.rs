@@ -496,6 +496,10 @@ pub(crate) const PAGES: &[Page] = &[
                     "tollgate rules explain --event alert.json --rule 'Run shell untrusted'",
                     "show each clause of a rule for one event",
                 ),
+                Example(
+                    "tail -n 1 alerts.jsonl | tollgate rules explain --alert -",
+                    "tell what the last alert means and what to check next",
+                ),
             ],
         ),
         &["rules cost", "rules lint"],

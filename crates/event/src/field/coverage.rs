@@ -102,7 +102,30 @@ impl What {
     }
 }
 
+/// Fields whose values are in the files that a container runtime keeps.
+static RUNTIME_METADATA: What = What::Names(&[
+    "container.name",
+    "container.image",
+    "container.image.",
+    "container.privileged",
+    "container.mount",
+    "container.mount.",
+    "container.mounts",
+    "container.healthcheck",
+    "container.annotation",
+    "container.annotations",
+    "container.label",
+    "container.labels",
+    "k8s.",
+]);
+
 impl FieldSpec {
+    /// Returns true if the value of the field is in the files of a container runtime, which only root and the user
+    /// of the runtime may read. Without them the value is absent.
+    pub fn is_runtime_metadata(&self) -> bool {
+        RUNTIME_METADATA.is(self)
+    }
+
     /// Returns the reason why the field has no value in any event of `engine`, or `None` if it can have one.
     pub fn never_by(&self, engine: EngineKind) -> Option<&'static str> {
         if let Supplied::No(why) = self.supplied {

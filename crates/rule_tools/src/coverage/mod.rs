@@ -1,23 +1,22 @@
-//! Which techniques of MITRE ATT&CK rules are about.
+//! Which techniques of MITRE ATT&CK rules are about, and which of them this machine can detect.
 
-mod attack;
+mod abilities;
+mod json;
+mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use event::EngineKind;
-use rules::lint::Check;
-use rules::{Engine, EngineOptions, Rule};
-use serde_json::{Value, json};
+use rules::{Engine, EngineOptions, Level, Rule};
 
-use self::attack::{TACTICS, Technique, VERSION, is_id};
+pub use self::abilities::{Abilities, MissingEngine};
+use self::abilities::{Sight, SightResolver};
 use crate::RuleFiles;
-
-/// Number of rules that a line of text names.
-const SHOWN: usize = 3;
+use crate::attack::{Technique, is_id};
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,68 +32,71 @@ pub enum CoverageFormat {
     Navigator,
 }
 
-/// A rule that names a technique.
-struct Named<'r> {
+/// A rule, and whether it can alert here.
+#[derive(Clone, Debug)]
+struct RuleSight<'r> {
     rule: &'r Rule,
-    /// Engines of those at hand that can raise it.
-    engines: Vec<EngineKind>,
-}
-
-impl Named<'_> {
-    /// Returns whether the rule is enabled, and an engine can raise it.
-    fn is_seen(&self) -> bool {
-        self.rule.enabled && !self.engines.is_empty()
-    }
-
-    fn object(&self) -> Value {
-        json!({
-            "name": &*self.rule.name,
-            "enabled": self.rule.enabled,
-            "priority": self.rule.priority.name(),
-            "engines": names(&self.engines),
-        })
-    }
+    sight: Sight,
 }
 
 /// A technique and the rules that name it.
 struct Row<'r> {
     technique: Technique,
-    rules: Vec<Named<'r>>,
+    rules: Vec<RuleSight<'r>>,
 }
 
-impl Row<'_> {
+impl<'r> Row<'r> {
     fn is_covered(&self) -> bool {
-        self.rules.iter().any(Named::is_seen)
+        self.seen().next().is_some()
     }
 
     fn is_of(&self, tactic: &str) -> bool {
         self.technique.tactics().any(|other| other == tactic)
     }
+
+    /// Returns the rules that can alert.
+    fn seen(&self) -> impl Iterator<Item = &RuleSight<'r>> {
+        self.rules.iter().filter(|entry| entry.sight.is_seen())
+    }
+
+    /// Returns the rules that cannot alert, each with the reason.
+    fn unseen(&self) -> impl Iterator<Item = (&'r Rule, &str)> {
+        let unseen = self.rules.iter();
+        unseen.filter_map(|entry| Some((entry.rule, entry.sight.why_not()?)))
+    }
 }
 
 struct Coverage<'r> {
-    engines: &'r [EngineKind],
+    abilities: &'r Abilities,
+    /// Highest level of the rules that are on.
+    level: Level,
+    /// All rules, in load order.
+    rules: Vec<RuleSight<'r>>,
     /// Techniques for Linux and containers, and all that a rule names.
     rows: Vec<Row<'r>>,
     /// Tags that look like techniques and are none, with their rules.
     unknown: BTreeMap<&'r str, Vec<&'r str>>,
 }
 
-/// Prints the techniques that loaded rules name in their tags, and whether one of `engines` can raise those rules.
+/// Prints the techniques that loaded rules name in their tags, and whether those rules can alert with these abilities.
 ///
 /// # Errors
 ///
-/// The rules have errors, or `engines` is empty.
-pub fn execute(rules: &RuleFiles, engines: &[EngineKind], format: CoverageFormat) -> Outcome {
-    if engines.is_empty() {
+/// The rules have errors, or no engine works.
+pub fn execute(rules: &RuleFiles, abilities: &Abilities, format: CoverageFormat) -> Outcome {
+    if abilities.engines.is_empty() {
         let message = "cannot tell what rules detect: no engine works on this machine";
         return Err(Failure::new(Exit::Unsupported, message)
             .help("name an engine with --engine; `tollgate doctor` says what is missing"));
     }
-    let mut loaded = rules.sources()?.load();
+    let mut sources = rules.sources()?;
+    // Rules of levels that are off are shown as what could be turned on.
+    let level = std::mem::replace(&mut sources.level, Level::Forensic);
+    let mut loaded = sources.load();
+    loaded.ruleset.disable_above(level);
     let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable()?;
-    let coverage = Coverage::of(&loaded.ruleset.rules, &engine, engines);
+    let coverage = Coverage::of(&loaded.ruleset.rules, &engine, abilities, level);
     terminal::print(&match format {
         CoverageFormat::Text { long } => coverage.text(long),
         CoverageFormat::Json => format!("{}\n", coverage.object()),
@@ -103,29 +105,19 @@ pub fn execute(rules: &RuleFiles, engines: &[EngineKind], format: CoverageFormat
 }
 
 impl<'r> Coverage<'r> {
-    fn of(rules: &'r [Rule], engine: &Engine, engines: &'r [EngineKind]) -> Self {
-        let blind: Vec<BTreeSet<_>> = engines
+    fn of(rules: &'r [Rule], engine: &Engine, abilities: &'r Abilities, level: Level) -> Self {
+        let resolver = SightResolver::new(engine, abilities, level);
+        let rules: Vec<_> = rules
             .iter()
-            .map(|kind| {
-                let findings = engine.lint(&[*kind]).into_iter();
-                let never = findings.filter(|finding| finding.check == Check::Never);
-                never.map(|finding| finding.rule).collect()
+            .map(|rule| RuleSight {
+                rule,
+                sight: resolver.sight(rule),
             })
             .collect();
-        let can_raise = |rule: &Rule| -> Vec<EngineKind> {
-            let pairs = engines.iter().zip(&blind);
-            let seeing = pairs.filter(|(_, blind)| !blind.contains(&*rule.name));
-            // The other sources come from plug-ins, which no engine here is.
-            let seeing = seeing.filter(|_| rule.source == "syscall");
-            seeing.map(|(kind, _)| *kind).collect()
-        };
-        let mut named: BTreeMap<&str, Vec<Named<'r>>> = BTreeMap::new();
-        for rule in rules {
-            for tag in rule.tags.iter().filter(|tag| is_id(tag)) {
-                named.entry(tag).or_default().push(Named {
-                    rule,
-                    engines: can_raise(rule),
-                });
+        let mut named: BTreeMap<&str, Vec<RuleSight<'r>>> = BTreeMap::new();
+        for entry in &rules {
+            for tag in entry.rule.tags.iter().filter(|tag| is_id(tag)) {
+                named.entry(tag).or_default().push(entry.clone());
             }
         }
         let rows = Technique::all().filter_map(|technique| {
@@ -137,12 +129,15 @@ impl<'r> Coverage<'r> {
             })
         });
         let rows = rows.collect();
-        let names = |rules: Vec<Named<'r>>| rules.iter().map(|named| &*named.rule.name).collect();
+        let names =
+            |rules: Vec<RuleSight<'r>>| rules.iter().map(|entry| &*entry.rule.name).collect();
         let unknown = named.into_iter().map(|(tag, rules)| (tag, names(rules)));
         Self {
-            engines,
+            abilities,
+            level,
             rows,
             unknown: unknown.collect(),
+            rules,
         }
     }
 
@@ -157,110 +152,26 @@ impl<'r> Coverage<'r> {
         })
     }
 
-    fn text(&self, long: bool) -> String {
-        let mut out = format!(
-            "ATT&CK {VERSION}: techniques for Linux and containers that enabled rules name (engines: {})\n",
-            names(self.engines).join(", ")
-        );
-        for tactic in TACTICS {
-            let (covered, all) = self.count(Some(tactic));
-            let rows = || self.rows.iter().filter(|row| row.is_of(tactic));
-            if all == 0 && rows().next().is_none() {
-                continue;
-            }
-            out.push_str(&format!("\n{tactic}  {covered} of {all}\n"));
-            for row in rows().filter(|row| row.is_covered()) {
-                out.push_str(&line(row));
-            }
-            for row in rows().filter(|row| !row.is_covered() && (long || !row.rules.is_empty())) {
-                out.push_str(&line(row));
-            }
-        }
-        let (covered, all) = self.count(None);
-        out.push_str(&format!("\nall tactics  {covered} of {all} techniques\n"));
-        for (tag, rules) in &self.unknown {
-            out.push_str(&format!(
-                "warning: ATT&CK {VERSION} has no technique {tag} (rule {})\n",
-                rules.join(", ")
-            ));
-        }
-        out
-    }
-
-    fn object(&self) -> Value {
-        let tactics = TACTICS.map(|tactic| {
-            let (covered, all) = self.count(Some(tactic));
-            json!({ "name": tactic, "covered": covered, "techniques": all })
-        });
-        let techniques = self.rows.iter().map(|row| {
-            json!({
-                "id": row.technique.id,
-                "name": row.technique.name,
-                "tactics": row.technique.tactics().collect::<Vec<_>>(),
-                "platform": row.technique.platform.name(),
-                "covered": row.is_covered(),
-                "rules": row.rules.iter().map(Named::object).collect::<Vec<_>>(),
-            })
-        });
-        let (covered, all) = self.count(None);
-        json!({
-            "attack": VERSION,
-            "engines": names(self.engines),
-            "covered": covered,
-            "of": all,
-            "tactics": tactics,
-            "techniques": techniques.collect::<Vec<_>>(),
-            "unknown_tags": self.unknown,
+    /// Returns each level with the number of its rules.
+    fn levels(&self) -> impl Iterator<Item = (Level, usize)> {
+        Level::ALL.into_iter().map(|level| {
+            let of_level = self
+                .rules
+                .iter()
+                .filter(|entry| entry.rule.level() == level);
+            (level, of_level.count())
         })
     }
 
-    /// Returns a layer in version 4.5 of the Navigator's format. The score of a technique is its number of rules.
-    fn layer(&self) -> Value {
-        let score = |row: &Row<'_>| row.rules.iter().filter(|named| named.is_seen()).count();
-        let techniques = self.rows.iter().filter(|row| row.is_covered()).map(|row| {
-            let seen = row.rules.iter().filter(|named| named.is_seen());
-            let rules: Vec<_> = seen.map(|named| &*named.rule.name).collect();
-            json!({
-                "techniqueID": row.technique.id,
-                "score": score(row),
-                "comment": rules.join("; "),
-                "showSubtechniques": true,
-            })
-        });
-        let most = self.rows.iter().map(score).max().unwrap_or(0).max(1);
-        json!({
-            "name": "tollgate rules",
-            "description": format!("Techniques that enabled rules name; engines: {}", names(self.engines).join(", ")),
-            "domain": "enterprise-attack",
-            "versions": { "attack": VERSION, "navigator": "5.1.0", "layer": "4.5" },
-            "filters": { "platforms": ["Linux", "Containers"] },
-            "techniques": techniques.collect::<Vec<_>>(),
-            "gradient": { "colors": ["#e5f2ff", "#1f6feb"], "minValue": 0, "maxValue": most },
-        })
+    /// Returns the rules that name no technique, in load order.
+    fn untagged(&self) -> Vec<&'r str> {
+        let is_untagged = |rule: &Rule| !rule.tags.iter().any(|tag| is_id(tag));
+        let rules = self.rules.iter().map(|entry| entry.rule);
+        rules
+            .filter(|rule| is_untagged(rule))
+            .map(|rule| &*rule.name)
+            .collect()
     }
-}
-
-fn line(row: &Row<'_>) -> String {
-    let Technique { id, name, .. } = row.technique;
-    let mut rules: Vec<_> = row.rules.iter().filter(|named| named.is_seen()).collect();
-    let why = match (rules.is_empty(), row.rules.first()) {
-        (false, _) => "",
-        (true, None) => return format!("  {id:9}  {name:42}  -\n"),
-        (true, Some(first)) if !first.rule.enabled => "disabled: ",
-        (true, Some(_)) => "not with these engines: ",
-    };
-    if rules.is_empty() {
-        rules = row.rules.iter().collect();
-    }
-    let mut shown: Vec<_> = rules
-        .iter()
-        .take(SHOWN)
-        .map(|named| named.rule.name.to_string())
-        .collect();
-    if rules.len() > SHOWN {
-        shown.push(format!("{} more", rules.len() - SHOWN));
-    }
-    format!("  {id:9}  {name:42}  {why}{}\n", shown.join("; "))
 }
 
 fn names(engines: &[EngineKind]) -> Vec<&'static str> {
@@ -271,6 +182,8 @@ fn names(engines: &[EngineKind]) -> Vec<&'static str> {
 mod tests {
     use config::rule_files::{self, RuleFile};
 
+    use serde_json::json;
+
     use super::*;
 
     const RULES: &str = "
@@ -278,18 +191,36 @@ mod tests {
 - {rule: B, desc: d, condition: evt.type = execve, output: o, priority: NOTICE, tags: [T1548.001], enabled: false}
 - {rule: C, desc: d, condition: evt.type = execve and evt.type = open, output: o, priority: NOTICE, tags: [T1003.008]}
 - {rule: D, desc: d, condition: evt.type = execve, output: o, priority: NOTICE, tags: [T9999, T1552.005]}
+- {rule: E, desc: d, condition: evt.type = execve and evt.cpu = 1, output: o, priority: NOTICE, tags: [T1110]}
+- {rule: F, desc: d, condition: evt.type = execve and container.privileged = true, output: o, priority: NOTICE}
+- {rule: G, desc: d, condition: evt.type = execve, output: o, priority: NOTICE, tags: [T1571, level_hunting]}
 ";
 
+    /// Root, for whom `notify` and `ebpf` work.
     fn with<R>(test: impl FnOnce(&Coverage<'_>) -> R) -> R {
+        let abilities = Abilities {
+            engines: vec![EngineKind::Notify, EngineKind::Ebpf],
+            reads_runtime_files: true,
+            ..Abilities::default()
+        };
+        with_abilities(&abilities, test)
+    }
+
+    fn with_abilities<R>(abilities: &Abilities, test: impl FnOnce(&Coverage<'_>) -> R) -> R {
         let file = RuleFile {
             name: "r.yaml".into(),
             text: Ok(RULES.to_owned()),
         };
         let mut loaded = rule_files::load_read(vec![file]);
+        loaded.ruleset.disable_above(Level::Stable);
         let (engine, _) = loaded.compile(&EngineOptions::default(), NoSink);
         loaded.usable().expect("the rules are right");
-        let engines = [EngineKind::Notify, EngineKind::Ebpf];
-        test(&Coverage::of(&loaded.ruleset.rules, &engine, &engines))
+        test(&Coverage::of(
+            &loaded.ruleset.rules,
+            &engine,
+            abilities,
+            Level::Stable,
+        ))
     }
 
     #[test]
@@ -301,9 +232,9 @@ mod tests {
                 .filter(|row| row.is_covered())
                 .map(|row| row.technique.id)
                 .collect();
-            assert_eq!(covered, ["T1059.004", "T1552.005"]);
+            assert_eq!(covered, ["T1059.004", "T1110", "T1552.005"]);
             // A technique of other systems does not count for Linux.
-            assert_eq!(coverage.count(None).0, 1);
+            assert_eq!(coverage.count(None).0, 2);
             let (covered, all) = coverage.count(Some("execution"));
             assert_eq!(covered, 1);
             assert!(all > 20, "{all}");
@@ -315,18 +246,23 @@ mod tests {
         with(|coverage| {
             let text = coverage.text(false);
             for part in [
-                "disabled: B\n",
-                "not with these engines: C\n",
+                "not seen: B\n",
+                "  B: disabled\n",
+                "not seen: C\n",
+                "  C: notify, ebpf: it matches no type of event\n",
+                "  hunting   1 rule  off; --level hunting turns it on\n",
+                "not seen: G\n",
+                "rules that name no technique  1\n  F\n",
                 "has no technique T9999 (rule D)",
                 "Unix Shell",
             ] {
                 assert!(text.contains(part), "no {part:?}: {text}");
             }
             assert!(
-                !text.contains("T1110"),
+                !text.contains("T1111"),
                 "only --long lists what no rule names"
             );
-            assert!(coverage.text(true).contains("T1110"));
+            assert!(coverage.text(true).contains("T1111"));
         });
     }
 
@@ -335,14 +271,65 @@ mod tests {
         with(|coverage| {
             let layer = coverage.layer();
             let techniques = layer["techniques"].as_array().expect("a list");
-            assert_eq!(techniques.len(), 2);
-            assert_eq!(techniques[0]["techniqueID"], "T1059.004");
+            assert_eq!(techniques.len(), 6, "those that rules name");
+            let of = |id: &str| {
+                let mut all = techniques.iter();
+                all.find(|one| one["techniqueID"] == id)
+                    .expect("a technique of a rule")
+            };
+            let shell = of("T1059.004");
             assert_eq!(
-                (&techniques[0]["score"], &techniques[0]["comment"]),
-                (&json!(1), &json!("A"))
+                (&shell["score"], &shell["enabled"], &shell["comment"]),
+                (&json!(1), &json!(true), &json!("A"))
+            );
+            let setuid = of("T1548.001");
+            assert_eq!(
+                (&setuid["score"], &setuid["enabled"], &setuid["comment"]),
+                (&json!(0), &json!(false), &json!("not seen: B (disabled)"))
             );
             let object = coverage.object();
+            assert_eq!(object["version"], 1);
+            let of_level = |level: &str| object["levels"][level].clone();
+            assert_eq!(
+                (of_level("stable"), of_level("hunting")),
+                (json!(6), json!(1))
+            );
+            assert_eq!(
+                (&object["level"], &object["rules"][6]["level"]),
+                (&json!("stable"), &json!("hunting"))
+            );
             assert_eq!(object["unknown_tags"]["T9999"], json!(["D"]));
+        });
+    }
+
+    #[test]
+    fn a_user_sees_less_and_is_told_why() {
+        let abilities = Abilities {
+            engines: vec![EngineKind::Notify],
+            missing: vec![MissingEngine {
+                kind: EngineKind::Ebpf,
+                why: "it needs root".to_owned(),
+                fix: Some("sudo tollgate watch".to_owned()),
+            }],
+            reads_runtime_files: false,
+            limits: vec!["only own processes".to_owned()],
+        };
+        with_abilities(&abilities, |coverage| {
+            let text = coverage.text(false);
+            for part in [
+                "ebpf does not work here: it needs root\n  help: sudo tollgate watch\n",
+                "limit: only own processes\n",
+                "  E: notify: `evt.cpu` has no value (the CPU of a call is not reported); ebpf would see it",
+                "see a part of what they are about  1\n  F: `container.privileged` has no value (only root",
+            ] {
+                assert!(text.contains(part), "no {part:?}: {text}");
+            }
+            let object = coverage.object();
+            let rules = object["rules"].as_array().expect("a list").iter();
+            let sees: Vec<_> = rules.map(|rule| rule["sees"].as_str()).collect();
+            let expected = ["full", "none", "none", "full", "none", "part", "none"].map(Some);
+            assert_eq!(sees, expected);
+            assert_eq!(object["missing_engines"][0]["engine"], "ebpf");
         });
     }
 }

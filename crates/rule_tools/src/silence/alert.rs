@@ -8,57 +8,37 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::field::Field;
 use rules::synthetic_event::SyntheticValue;
-use serde_json::{Deserializer, Value};
+use serde_json::{Deserializer, Value, json};
 
 /// An alert: the values that its output prints.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Alert {
-    pub(super) rule: String,
-    pub(super) output: String,
+pub(crate) struct Alert {
+    pub(crate) rule: String,
+    pub(crate) output: String,
     /// Fields with their values, in the order of the alert. Text that is no field of an event is left out.
-    pub(super) fields: Vec<(String, SyntheticValue)>,
+    pub(crate) fields: Vec<(String, SyntheticValue)>,
 }
 
 /// A field, and what its value becomes.
-pub(super) type Change = (&'static str, fn(&str) -> String);
+pub(crate) type Change = (&'static str, fn(&str) -> String);
 
 impl Alert {
     /// Reads an alert from a file, or from the standard input if that is `-`.
-    pub(super) fn read(path: &Path, number: Option<u64>) -> Result<Self, Failure> {
-        let name = path.display();
-        let cannot = |cause: String| {
-            Failure::new(Exit::BadInput, format!("cannot read alert {name}: {cause}"))
-                .help("give one alert as JSON: `tollgate run --json` prints them, and Falco with json_output")
-        };
-        let text = match path == Path::new("-") {
-            true => io::read_to_string(io::stdin().take(LIMIT)),
-            false => fs::File::open(path).and_then(|file| io::read_to_string(file.take(LIMIT))),
-        };
-        let text = text.map_err(|error| cannot(error.to_string()))?;
-        let objects = Deserializer::from_str(&text).into_iter::<Value>();
-        let objects: Result<Vec<_>, _> = objects.collect();
-        let objects = objects.map_err(|error| cannot(error.to_string()))?;
-        let count = objects.len();
-        let object = match (number, &objects[..]) {
-            (Some(number), objects) => {
-                let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
-                objects
-                    .get(index)
-                    .ok_or_else(|| cannot(format!("there is no alert {number}, only {count}")))?
-            }
-            (None, [object]) => object,
-            (None, []) => return Err(cannot("it is empty".to_owned())),
-            (None, _) => {
-                return Err(
-                    cannot(format!("it has {count} alerts")).help("choose one with --number N")
-                );
-            }
-        };
-        Self::of(object).map_err(cannot)
+    pub(crate) fn read(path: &Path, number: Option<u64>) -> Result<Self, Failure> {
+        let object = read_object(path, number)?;
+        Self::of(&object).map_err(|cause| Self::unreadable(path, &cause))
+    }
+
+    /// Returns the failure for a file without a usable alert.
+    pub(crate) fn unreadable(path: &Path, cause: &str) -> Failure {
+        let message = format!("cannot read alert {}: {cause}", path.display());
+        Failure::new(Exit::BadInput, message).help(
+            "give one alert as JSON: `tollgate run --json` prints them, and Falco with json_output",
+        )
     }
 
     /// Converts the JSON of an alert.
-    pub(super) fn of(object: &Value) -> Result<Self, String> {
+    pub(crate) fn of(object: &Value) -> Result<Self, String> {
         let rule = object.get("rule").and_then(Value::as_str);
         let rule = rule.ok_or("the object has no `rule`")?;
         let fields = object.get("output_fields").and_then(Value::as_object);
@@ -78,8 +58,22 @@ impl Alert {
         })
     }
 
+    /// Returns the alert as JSON, with the fields of events alone.
+    pub(crate) fn as_json(&self) -> Value {
+        let fields = self.fields.iter().map(|(name, value)| {
+            let value = match value {
+                SyntheticValue::Absent => Value::Null,
+                SyntheticValue::One(text) => text.as_str().into(),
+                SyntheticValue::Many(texts) => texts.as_slice().into(),
+            };
+            (name.clone(), value)
+        });
+        let fields: serde_json::Map<String, Value> = fields.collect();
+        json!({ "rule": self.rule, "output_fields": fields })
+    }
+
     /// Returns the text of a field that exists and is exact. A replacement character stands for bytes that are no text.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         match self.value(name)? {
             SyntheticValue::One(text) if !text.is_empty() && !text.contains('\u{fffd}') => {
                 Some(text)
@@ -89,7 +83,7 @@ impl Alert {
     }
 
     /// Returns the value of a field; `None` if the alert does not have it.
-    pub(super) fn value(&self, name: &str) -> Option<&SyntheticValue> {
+    pub(crate) fn value(&self, name: &str) -> Option<&SyntheticValue> {
         let mut fields = self.fields.iter();
         fields
             .find(|(known, _)| known == name)
@@ -97,7 +91,7 @@ impl Alert {
     }
 
     /// Sets fields that the alert has. Returns `None` if it has none of them.
-    pub(super) fn with(&self, changes: &[Change]) -> Option<Self> {
+    pub(crate) fn with(&self, changes: &[Change]) -> Option<Self> {
         let mut changed = self.clone();
         let mut is_changed = false;
         for (name, value) in &mut changed.fields {
@@ -109,6 +103,42 @@ impl Alert {
         }
         is_changed.then_some(changed)
     }
+}
+
+/// Reads the JSON of an alert from a file, or from the standard input if that is `-`. What `tollgate alerts show --json`
+/// prints is one, too.
+pub(crate) fn read_object(path: &Path, number: Option<u64>) -> Result<Value, Failure> {
+    let cannot = |cause: String| Alert::unreadable(path, &cause);
+    let text = match path == Path::new("-") {
+        true => io::read_to_string(io::stdin().take(LIMIT)),
+        false => fs::File::open(path).and_then(|file| io::read_to_string(file.take(LIMIT))),
+    };
+    let text = text.map_err(|error| cannot(error.to_string()))?;
+    let objects = Deserializer::from_str(&text).into_iter::<Value>();
+    let objects: Result<Vec<_>, _> = objects.collect();
+    let mut objects = objects.map_err(|error| cannot(error.to_string()))?;
+    let count = objects.len();
+    let index = match number {
+        Some(number) => {
+            let index = number.checked_sub(1).map(usize::try_from);
+            index.and_then(Result::ok).unwrap_or(usize::MAX)
+        }
+        None if count > 1 => {
+            return Err(cannot(format!("it has {count} alerts")).help("choose one with --number N"));
+        }
+        None => 0,
+    };
+    if index >= count {
+        return Err(cannot(match number {
+            Some(number) => format!("there is no alert {number}, only {count}"),
+            None => "it is empty".to_owned(),
+        }));
+    }
+    let mut object = objects.swap_remove(index);
+    Ok(match object.get_mut("alert") {
+        Some(inner) if inner.is_object() => inner.take(),
+        _ => object,
+    })
 }
 
 /// Maximum size of the input in bytes; an alert has some KiB.
@@ -132,9 +162,7 @@ fn value_of(value: &Value) -> Option<SyntheticValue> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use serde_json::json;
-
+pub(crate) mod tests {
     use super::*;
 
     /// An alert with these fields.

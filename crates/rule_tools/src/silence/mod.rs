@@ -1,6 +1,6 @@
 //! Writes an exception, with its test, so that an alert is not raised again.
 
-mod alert;
+pub(crate) mod alert;
 mod candidate;
 mod count;
 mod evaluation;

@@ -65,6 +65,7 @@ mod tests {
         let rules = RuleFiles {
             named: vec![file],
             added: Vec::new(),
+            level: Some(rules::Level::Forensic),
         };
         let alert = r#"{"rule":"Read it","output":"o","output_fields":
             {"evt.type":"openat","fd.name":"/etc/shadow","proc.exepath":"/bin/cat"}}"#;

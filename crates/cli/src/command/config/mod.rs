@@ -27,10 +27,16 @@ pub(crate) fn execute(verb: &Config) -> Outcome {
 
 fn show(args: &Show) -> Outcome {
     let places = Places::of_user()?;
+    let level = args
+        .added
+        .level
+        .iter()
+        .map(|level| format!("rules_level={level}"));
+    let options: Vec<_> = args.options.iter().cloned().chain(level).collect();
     let request = Request {
         layers: &places.files,
         file: args.config.as_deref(),
-        options: &args.options,
+        options: &options,
         ..Request::default()
     };
     let mut effective = request.load()?;

@@ -426,8 +426,8 @@ pub(crate) struct Source {
     /// Start the detector, too: perform the actions under `tollgate run`
     #[arg(long, help_heading = SOURCE)]
     pub(crate) watched: bool,
-    /// With --watched: load rules from this file or folder; repeatable [default: the built-in rules and those
-    /// in rules/more.yaml]
+    /// With --watched: load rules from this file or folder; repeatable [default: the built-in rules, those of
+    /// level hunting, too]
     #[arg(
         help_heading = SOURCE,
         short = 'r',

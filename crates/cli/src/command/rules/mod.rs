@@ -30,6 +30,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
             rules: of(args.files, args.added),
             call: args.call,
             event: args.event,
+            alert: args.alert,
             number: args.number,
             rule: args.rule,
             json: args.json,
@@ -60,6 +61,7 @@ fn of(named: Vec<PathBuf>, added: AddedRules) -> RuleFiles {
     RuleFiles {
         named,
         added: added.add_rules,
+        level: added.level,
     }
 }
 

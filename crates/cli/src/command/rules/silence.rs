@@ -7,6 +7,7 @@ use diagnostics::failure::Failure;
 use generator::test::RulePlayed;
 use rule_tools::RuleFiles;
 use rule_tools::silence::{OwnAction, SilenceOptions};
+use rules::Level;
 
 const CHOICE: &str = "Choice options";
 const RULES: &str = "Rule options";
@@ -67,6 +68,8 @@ impl From<Silence> for SilenceOptions {
             rules: RuleFiles {
                 named: args.rules,
                 added: args.add_rules,
+                // An alert of any level can be silenced.
+                level: Some(Level::Forensic),
             },
             output: args.output,
             dry_run: args.dry_run,

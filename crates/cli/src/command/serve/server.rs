@@ -12,6 +12,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use rule_tools::RuleFiles;
 use rule_tools::silence::propose;
+use rules::Level;
 use serve::{Address, ServerFiles};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -95,6 +96,7 @@ fn exceptions() -> ProposeException {
         let rules = RuleFiles {
             named: Vec::new(),
             added: Vec::new(),
+            level: Some(Level::Forensic),
         };
         let proposed = propose(alert, &rules).map_err(|failure| failure.message().to_owned())?;
         let exceptions = proposed.into_iter().map(|proposed| Exception {

@@ -52,7 +52,7 @@ fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
     let request = Request {
         layers: &places.files,
         file: args.sources.config.as_deref(),
-        options: &args.sources.options,
+        options: &args.sources.settings(),
         mode: CompatMode::default(),
     };
     let Effective {

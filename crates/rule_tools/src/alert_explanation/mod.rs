@@ -1,0 +1,191 @@
+//! Explains an alert: what happened, why it matters, which clauses matched, and what to check next.
+
+mod alert_facts;
+mod print;
+
+use std::path::Path;
+
+use config::rule_files::Loaded;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use rules::Rule;
+use rules::trace::{Clause, Tracer};
+use serde_json::Value;
+use yaml::settings;
+
+use self::alert_facts::{AlertFacts, Ancestor};
+use crate::attack::{Technique, is_id};
+use crate::described_event::{self, unusable};
+use crate::notes::{self, Note};
+use crate::silence::alert::{Alert, read_object};
+
+/// What is known about an alert.
+struct AlertExplanation<'r> {
+    facts: AlertFacts,
+    techniques: Vec<Technique>,
+    /// The alert's rule, if it is loaded.
+    known: Option<KnownRule<'r>>,
+    note: Option<Note>,
+}
+
+/// A loaded rule, and its condition for the alert's fields.
+struct KnownRule<'r> {
+    rule: &'r Rule,
+    /// The condition; otherwise the reason why it cannot be evaluated.
+    clause: Result<Evaluated, String>,
+}
+
+/// A condition for the fields of an alert.
+struct Evaluated {
+    clause: Clause,
+    /// The type that was inferred for the event, if the alert does not have it.
+    inferred: Option<&'static str>,
+}
+
+/// Explains the alert in the file, or one of several by its number.
+pub(super) fn explain(loaded: &Loaded, path: &Path, number: Option<u64>, is_json: bool) -> Outcome {
+    let object = read_object(path, number)?;
+    let explanation = AlertExplanation::of(&object, loaded, path)?;
+    terminal::print(&if is_json {
+        format!("{}\n", explanation.object())
+    } else {
+        explanation.text()
+    })
+}
+
+impl<'r> AlertExplanation<'r> {
+    fn of(object: &Value, loaded: &'r Loaded, path: &Path) -> Result<Self, Failure> {
+        let alert = Alert::of(object).map_err(|cause| Alert::unreadable(path, &cause))?;
+        let facts = AlertFacts::of(object, &alert);
+        let rule = loaded.ruleset.rule(&alert.rule);
+        let known = rule.map(|rule| KnownRule {
+            rule,
+            clause: clause(&alert, loaded, rule),
+        });
+        let tags = facts.tags.iter();
+        let techniques = tags
+            .filter(|tag| is_id(tag))
+            .filter_map(|tag| Technique::find(tag));
+        let mut notes = notes::builtin()?;
+        Ok(Self {
+            techniques: techniques.collect(),
+            // A rule of somebody else that has the same name is about the same.
+            note: notes.remove(&alert.rule),
+            facts,
+            known,
+        })
+    }
+
+    /// Returns the process and its ancestors that the alert has, the oldest first.
+    fn tree(&self) -> impl Iterator<Item = (&usize, &Ancestor)> {
+        self.facts.ancestors.iter().rev()
+    }
+}
+
+/// Evaluates the condition of a rule for the fields of an alert. Fields that the alert does not have are unknown.
+fn clause(alert: &Alert, loaded: &Loaded, rule: &Rule) -> Result<Evaluated, String> {
+    let text = alert.as_json().to_string();
+    let described = settings::read("alert", &text)
+        .and_then(|root| described_event::describe(&root, &loaded.ruleset))
+        .map_err(|problem| unusable(&problem).message().to_owned())?;
+    Ok(Evaluated {
+        clause: Tracer::new(&loaded.ruleset, rule).explain_given(&described.given),
+        inferred: described.may_be.map(|_| described.given.kind().name()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use config::rule_files;
+    use serde_json::json;
+
+    use super::*;
+
+    fn explanation<R>(object: &Value, test: impl FnOnce(&AlertExplanation<'_>) -> R) -> R {
+        let loaded = rule_files::load(&[]);
+        let explained = AlertExplanation::of(object, &loaded, Path::new("-"));
+        test(&explained.expect("an alert"))
+    }
+
+    fn shadow() -> Value {
+        json!({
+            "hostname": "box", "priority": "Warning", "time": "2026-11-27T14:07:38.317039517Z",
+            "rule": "Read sensitive file untrusted", "tags": ["T1555", "mitre_credential_access"],
+            "output": "14:07:38.317039517: Warning A file with secrets was read (file=/etc/shadow process=cat)",
+            "output_fields": {
+                "container.id": "host", "fd.name": "/etc/shadow", "proc.aname[2]": "bash", "proc.aname[3]": "sshd",
+                "proc.cmdline": "cat /etc/shadow\u{1b}[2J", "proc.exepath": "/usr/bin/cat", "proc.name": "cat",
+                "proc.pname": "sh", "proc.tty": 0, "user.name": "root", "user.uid": 0, "team": "blue",
+            },
+        })
+    }
+
+    #[test]
+    fn an_alert_is_told_in_sentences_with_clauses_tree_steps_and_technique() {
+        explanation(&shadow(), |explained| {
+            let text = explained.text();
+            for part in [
+                "A file with secrets was read, by `cat /etc/shadow\\u{1b}[2J` (/usr/bin/cat), as user root, on the host",
+                "reads password hashes",
+                "  yes is_secret\n",
+                "  ?     evt.is_open_read = true   evt.is_open_read: unknown\n",
+                "`evt.type` is not in the alert; `open` is taken because the rule fits it",
+                "  sshd\n    bash\n      sh\n        cat /etc/shadow",
+                "  1. Whether the content went on",
+                "Backup, inventory and hardening tools",
+                "T1555  Credentials from Password Stores (credential-access)",
+            ] {
+                assert!(text.contains(part), "no {part:?}: {text}");
+            }
+            assert!(!text.contains('\u{1b}'), "a workload chooses its arguments");
+            let object = explained.object();
+            assert_eq!(object["version"], 1);
+            assert_eq!(
+                object["matches"],
+                Value::Null,
+                "an alert does not have all fields"
+            );
+            assert_eq!(object["tree"][0]["level"], 3);
+            assert_eq!(object["tree"][3]["cmdline"], "cat /etc/shadow\u{1b}[2J");
+            assert_eq!(
+                object["techniques"][0]["tactics"],
+                json!(["credential-access"])
+            );
+        });
+    }
+
+    #[test]
+    fn a_rule_that_no_longer_matches_or_is_not_loaded_is_reported() {
+        let mut other = shadow();
+        other["output_fields"]["fd.name"] = "/etc/motd".into();
+        explanation(&other, |explained| {
+            assert_eq!(explained.object()["matches"], false);
+            assert!(
+                explained.text().contains("does not match this alert"),
+                "{}",
+                explained.text()
+            );
+        });
+        other["rule"] = "Somebody else's".into();
+        explanation(&other, |explained| {
+            let text = explained.text();
+            assert!(
+                text.contains("the rule `Somebody else's` is not loaded"),
+                "{text}"
+            );
+            assert!(text.contains("A file with secrets was read"), "{text}");
+            assert_eq!(explained.object()["condition"], Value::Null);
+        });
+    }
+
+    #[test]
+    fn an_ancestor_that_the_alert_lacks_is_a_gap() {
+        let mut alert = shadow();
+        let fields = alert["output_fields"].as_object_mut().expect("an object");
+        fields.remove("proc.aname[2]");
+        explanation(&alert, |explained| {
+            let text = explained.text();
+            assert!(text.contains("  sshd\n    ...\n    sh\n"), "{text}");
+        });
+    }
+}
