@@ -2,10 +2,11 @@
 //! of their container: under `tollgate watch` and under `tollgate runtime`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Alert, Limited, Scratch, need_root, need_runtime, program, repository};
+use e2e::{Alert, Limited, Scratch, need_root, need_runtime, need_slow, program, repository, skip};
 
 const LIMIT: Duration = Duration::from_secs(175);
 const DROP: &str = "Drop and execute new binary in container";
@@ -31,12 +32,14 @@ ln -s busybox image/bin/sh
 cat > functions <<'END'
 # The deeds of a container.
 deeds() { echo "/bin/busybox true own-$1; /bin/busybox cp /bin/busybox /srv/true; /srv/true drop-$1"; }
-# bundle NAME PROGRAM LOWER MORE_MOUNTS: makes the folder NAME, with layers for the files of a container.
+# bundle NAME PROGRAM LOWER MORE_MOUNTS: makes the folder NAME, with layers for the files of a container, which LAYERS
+# goes before the name of, if it is set.
 bundle() {
     mkdir -p $1/layers $1/root
     mount -t tmpfs none $1/layers
     mkdir $1/layers/upper $1/layers/work
-    mount -t overlay -o lowerdir=$3,upperdir=$PWD/$1/layers/upper,workdir=$PWD/$1/layers/work none $1/root
+    layers=${LAYERS-$PWD/}$1/layers
+    mount -t overlay -o lowerdir=$3,upperdir=$layers/upper,workdir=$layers/work none $1/root
     rights='"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_MKNOD", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_CHOWN",
         "CAP_FOWNER", "CAP_KILL", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE"'
     cat > $1/config.json <<CONFIG
@@ -239,12 +242,15 @@ fn play_groups(engine: &str) {
         script.push_str(&format!("container {name} {group} {id}\n"));
         containers.insert(name.to_owned(), id);
     }
-    let private = id(2);
+    // Engines name layers relative to their folder if there are many.
+    let (private, relative) = (id(2), id(3));
     script.push_str(&format!(
         "container private-groups /docker/{private} {private} ', {{\"type\": \"cgroup\"}}'\n\
-         container named /default/redis redis\nend named\nsweep\n"
+         container named /default/redis redis\n\
+         LAYERS= container relative-layers /docker/{relative} {relative}\nend relative-layers\nsweep\n"
     ));
     containers.insert("private-groups".to_owned(), private);
+    containers.insert("relative-layers".to_owned(), relative);
     containers.insert("named".to_owned(), "redis".to_owned());
     let (_scratch, alerts) = play(engine, &script);
     assert_told_apart(&alerts, &containers);
@@ -298,6 +304,11 @@ fn a_container_of_runc_in_runc_is_told_from_the_outer_one_by_watch() {
     play_nested("watch");
 }
 
+#[test]
+fn a_container_of_runc_in_runc_is_told_from_the_outer_one_by_the_agent_of_that() {
+    play_nested("runtime");
+}
+
 /// Whoever starts the monitor may be in a group of a pod.
 #[test]
 fn a_watch_that_begins_in_the_group_of_a_pod_knows_the_host() {
@@ -323,4 +334,127 @@ sweep
     let containers = [("in-pod", container), ("outside", other)];
     let containers = containers.map(|(name, id)| (name.to_owned(), id));
     assert_told_apart(&alerts, &BTreeMap::from(containers));
+}
+
+/// systemd as the first process of a container, and podman with control groups that systemd makes.
+const SYSTEMD: &str = r#"
+begin
+cat > containers.conf <<END
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
+netns = "none"
+[engine]
+events_logger = "file"
+END
+cat > work.sh <<'END'
+set -eux
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root CONTAINERS_CONF=$PWD/containers.conf
+case $ENGINE in
+    watch) set -- --runtime runc ;;
+    *) set -- --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml ;;
+esac
+runtime=$*
+p() { podman $runtime --cgroup-manager systemd "$@"; }
+tar -C image -c . | p import - localhost/tiny:1.2
+start() {
+    name=$1; shift
+    p run -d --name $name "$@" localhost/tiny:1.2 /bin/busybox sleep 1000 > $name.id
+    grep -q "$GROUP" /proc/$(p inspect -f '{{.State.Pid}}' $name)/cgroup
+    p exec $name sh -c "/bin/busybox true own-$name; /bin/busybox cp /bin/busybox /srv/true; /srv/true drop-$name"
+}
+GROUP=/machine.slice/libpod- start alone
+p pod create --name pod --infra-image localhost/tiny:1.2 --infra-command "/bin/busybox sleep 1000"
+GROUP=/machine.slice/machine-libpod_pod_ start in-pod --pod pod
+GROUP=/tollgate.slice/libpod- start in-slice --cgroup-parent tollgate.slice
+GROUP=/system.slice/work.service/libpod-payload- start split --cgroups split
+p rm --all --force --time 0
+p pod rm --all --force --time 0
+touch worked
+END
+mkdir -p etc/systemd/system
+cat > boot.sh <<'END'
+set -eux
+mount -t proc proc /proc
+for folder in /run /var/lib/containers; do mount -t tmpfs none $folder; done
+umount -l /sys/fs/cgroup
+mount -t tmpfs none /sys/fs/cgroup
+# Controllers of the first version, where the machine has them.
+for controller in cpu cpuacct cpuset memory devices freezer blkio pids name=systemd; do
+    folder=/sys/fs/cgroup/${controller#name=}
+    case $controller in name=*) options=none,$controller ;; *) options=$controller ;; esac
+    mkdir $folder
+    mount -t cgroup -o $options none $folder || rmdir $folder
+done
+test -d /sys/fs/cgroup/pids || mount -t cgroup2 none /sys/fs/cgroup
+cp -a /etc/passwd /etc/group /etc/containers /etc/os-release etc/
+: > etc/machine-id
+cat > etc/systemd/system/work.service <<UNIT
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+Environment=ENGINE=$ENGINE TOLLGATE_CONFIG_DIR=
+WorkingDirectory=$PWD
+ExecStart=/bin/sh work.sh
+ExecStopPost=/bin/systemctl --force --force exit
+StandardOutput=file:$PWD/work.log
+StandardError=file:$PWD/work.log
+UNIT
+mount --bind etc /etc
+export container=tollgate
+exec /lib/systemd/systemd --system --unit=work.service --log-target=null --show-status=no
+END
+for hierarchy in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do
+    test -e $hierarchy/cgroup.procs || continue
+    mkdir -p $hierarchy/tollgate-layouts/systemd
+    case $hierarchy in *cpuset*) for folder in tollgate-layouts tollgate-layouts/systemd; do
+        for file in cpuset.cpus cpuset.mems; do cat $hierarchy/$file > $hierarchy/$folder/$file; done; done ;;
+    esac
+    echo $$ > $hierarchy/tollgate-layouts/systemd/cgroup.procs
+done
+unshare -C -p -f -m -i -u --kill-child --propagation private sh -eux boot.sh || status=$?
+for hierarchy in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do
+    test ! -e $hierarchy/cgroup.procs || echo $$ > $hierarchy/cgroup.procs
+done
+cat work.log >&2
+test -e worked
+end split
+sweep
+"#;
+
+fn play_systemd(engine: &str) {
+    need_root!();
+    need_runtime!("runc");
+    need_slow!();
+    let needed = [
+        Path::new("/lib/systemd/systemd"),
+        Path::new("/usr/bin/podman"),
+    ];
+    if let Some(missing) = needed.into_iter().find(|path| !path.exists()) {
+        skip!("needs systemd and podman", || Ok(format!(
+            "{} is not there",
+            missing.display()
+        )));
+    }
+    let (scratch, alerts) = play(engine, SYSTEMD);
+    let names = ["alone", "in-pod", "in-slice", "split"];
+    let containers = names.map(|name| {
+        let id = std::fs::read_to_string(scratch.path().join(format!("{name}.id")));
+        (
+            name.to_owned(),
+            id.expect("podman wrote it").trim().to_owned(),
+        )
+    });
+    assert_told_apart(&alerts, &BTreeMap::from(containers));
+}
+
+#[test]
+fn containers_that_podman_has_systemd_make_groups_for_are_told_apart_by_watch() {
+    play_systemd("watch");
+}
+
+/// The engine is in a container itself, so its images are younger than that.
+#[test]
+fn containers_of_an_engine_in_a_container_are_told_apart_by_their_own_agent() {
+    play_systemd("runtime");
 }

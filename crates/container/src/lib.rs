@@ -194,6 +194,12 @@ impl Containers {
         self.agent_on_host
     }
 
+    /// Returns true if this process sees the folders that mounts of containers name: on the host, and where its own
+    /// runtime has made the mounts, which may itself be in a container.
+    pub fn sees_sources_of_mounts(&self) -> bool {
+        self.agent_on_host || self.runtime_container.is_some()
+    }
+
     /// The container of a process. Reads only kernel memory, and the runtimes' state once for each container.
     pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
         let place = match ContainerKey::of(proc, pid) {

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use event::{
-    Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags, Image,
-    Lookup, Pid, Process, StartTime, Stat, Status,
+    Comm, CommandLine, Container, Credentials, ExecutableFile, ExecutableFlags, Image, Lookup, Pid,
+    Process, StartTime, Stat, Status,
 };
 
 use super::descriptor::Descriptors;
