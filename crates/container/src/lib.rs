@@ -393,4 +393,6 @@ pub fn privileged_by(bounding: u64) -> Option<bool> {
 }
 
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod tests;

@@ -117,20 +117,6 @@ fn any_hierarchy_of_a_hybrid_setup_counts() {
     assert_eq!(identify(text.as_bytes()).unwrap().full_id, ID);
 }
 
-/// A runtime in a container of a hybrid machine does not see version 2, which is listed first or last.
-#[test]
-fn the_innermost_container_of_any_hierarchy_counts() {
-    let inner = ID.replace('3', "4");
-    let of = |id: &str| identify(id.as_bytes()).map(|found| found.full_id);
-    let pids = format!("8:pids:/libpod_parent/libpod-{ID}/libpod_parent/libpod-{inner}\n");
-    let outer = format!("0::/libpod_parent/libpod-{ID}\n");
-    assert_eq!(of(&format!("{outer}{pids}")), Some(inner.clone()));
-    assert_eq!(of(&format!("{pids}{outer}")), Some(inner.clone()));
-    // Nothing says which of these contains the other.
-    let beside = format!("8:pids:/docker/{inner}\n");
-    assert_eq!(of(&format!("{outer}{beside}")), Some(ID.to_owned()));
-}
-
 #[test]
 fn junk_does_not_panic() {
     for text in [
@@ -474,42 +460,4 @@ fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
     assert_eq!(container.details.annotations["a"], "b");
     assert_eq!(container.undescribed, None);
     assert!(undescribed.unwrap().starts_with("no config.json in "));
-}
-
-#[test]
-fn an_ended_process_is_on_the_host_only_with_the_mounts_of_the_agent() {
-    const MOUNTS: u64 = 7;
-    let agent_in = |cgroup: &str| Containers {
-        own: ContainerKey {
-            pid_namespace: INITIAL_PID_NAMESPACE,
-            cgroup_namespace: INITIAL_CGROUP_NAMESPACE,
-            mount_namespace: MOUNTS,
-            cgroup: cgroup.as_bytes().to_vec(),
-        },
-        own_container: Arc::new(Container::host()),
-        agent_on_host: true,
-        state_root: "/no/such".into(),
-        runtime_container: None,
-        known: Mutex::default(),
-    };
-    let pod = format!("0::/libpod_parent/{ID}/conmon\n");
-    let both =
-        format!("9:name=systemd:/x\n8:cpu,cpuacct:/\n4:memory:/libpod_parent/{ID}/conmon\n0::/\n");
-    let recorded = format!("0::/\n8::/\n4::/libpod_parent/{ID}/conmon\n");
-    for (own, cgroups) in [("0::/\n", "0::/\n"), (&pod, &pod), (&both, &recorded)] {
-        let containers = agent_in(own);
-        let of = |initial, mounts| {
-            let container = containers.of_ended(cgroups.as_bytes(), initial, mounts);
-            container.containment
-        };
-        assert_eq!(of(true, MOUNTS), Containment::Host, "{own}");
-        // `--pid host --cgroupns host`, and control groups that the engine did not make.
-        assert_ne!(of(true, MOUNTS + 1), Containment::Host, "{own}");
-        assert_ne!(of(false, MOUNTS), Containment::Host, "{own}");
-    }
-    // Another group of the same pod.
-    let containers = agent_in(&both);
-    let other = recorded.replace("conmon", "other");
-    let container = containers.of_ended(other.as_bytes(), true, MOUNTS);
-    assert_eq!(container.full_id.as_deref(), Some(ID));
 }
