@@ -44,6 +44,8 @@ struct PodSecurity {
 
 #[derive(Clone, PartialEq, Message)]
 struct LinuxPod {
+    #[prost(string, tag = "1")]
+    parent_group: String,
     #[prost(message, optional, tag = "2")]
     security: Option<PodSecurity>,
 }
@@ -122,6 +124,7 @@ pub struct Executed {
 pub struct Cri {
     runtime: tokio::runtime::Runtime,
     client: http2::SendRequest<Full<Bytes>>,
+    parent_group: String,
 }
 
 /// A running pod.
@@ -150,7 +153,17 @@ impl Cri {
             tokio::spawn(connection);
             client
         });
-        Self { runtime, client }
+        let parent_group = String::new();
+        Self {
+            runtime,
+            client,
+            parent_group,
+        }
+    }
+
+    /// Sets the control group below which pods get theirs, as the kubelet names one. The engine does not remove it.
+    pub fn set_parent_group(&mut self, path: &str) {
+        path.clone_into(&mut self.parent_group);
     }
 
     /// Starts a pod with the network of the host. The error is the engine's message.
@@ -173,7 +186,10 @@ impl Cri {
                 namespace: "prod".to_owned(),
             }),
             annotations: annotations.iter().map(text).collect(),
-            linux: Some(LinuxPod { security }),
+            linux: Some(LinuxPod {
+                parent_group: self.parent_group.clone(),
+                security,
+            }),
         };
         let request = RunPod {
             config: Some(config.clone()),

@@ -65,7 +65,7 @@ play() {
         rm -rf vol id in profile.json list file err
     done
 }
-FLAGS="--runtime $ALONE"
+FLAGS=$ALONE
 play alone
 FLAGS="--runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml"
 play watched
@@ -106,6 +106,22 @@ fn normalised(text: &str, folder: &Path, runtime: &str) -> String {
     result
 }
 
+/// Returns what podman is told to use the runtime alone. The embedded one is a part of this program, so alone it is
+/// this program without a watch.
+fn alone(ground: &RuntimeFixture, runtime: &str) -> String {
+    if runtime != "embedded" {
+        return e2e::which(runtime).display().to_string();
+    }
+    let settings = "runtime: {binary: embedded, watch: none}\n";
+    let settings = ground.scratch.file("alone.yaml", 0o644, settings);
+    let program = ground.scratch.path().join("bin/tollgate-runtime");
+    format!(
+        "{} --runtime-flag config={}",
+        program.display(),
+        settings.display()
+    )
+}
+
 /// Plays the table. Returns what differs.
 fn play(runtime: &str) -> Vec<String> {
     let ground = RuntimeFixture::new().settings(&format!("runtime: {{binary: {runtime}}}\n"));
@@ -117,8 +133,8 @@ fn play(runtime: &str) -> Vec<String> {
             .file(&format!("scenarios/{name}"), 0o644, script);
         count += 1;
     }
-    let alone = e2e::which(runtime).display().to_string();
-    let script = with_own_folders(&format!("ALONE={alone}\n{SCRIPT}"));
+    let alone = alone(&ground, runtime);
+    let script = with_own_folders(&format!("ALONE='--runtime {alone}'\n{SCRIPT}"));
     let (finished, _) = ground.run_within(runtime, &script, LIMIT);
     assert_eq!(finished.code(), 0, "{finished:?}");
     let mut different = Vec::new();
@@ -169,3 +185,4 @@ macro_rules! scenarios_with {
 scenarios_with!(podman_does_the_same_with_runc, "runc");
 scenarios_with!(podman_does_the_same_with_crun, "crun");
 scenarios_with!(podman_does_the_same_with_youki, "youki");
+scenarios_with!(podman_does_the_same_with_the_embedded_runtime, "embedded");

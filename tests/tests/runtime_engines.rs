@@ -1,6 +1,6 @@
 //! `tollgate runtime` as containerd and podman call it: what the engines pass on and what they leave out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use e2e::cri::Cri;
@@ -44,6 +44,7 @@ podman save --format oci-archive --output pod.tar localhost/pod:1 > save.out 2>&
 mkdir -p "etc$PWD/bin" etc/etc/containerd
 ln -s "$PWD/bin/tollgate-runtime" "etc$PWD/bin/"
 config=$PWD/etc/etc/containerd/config.toml
+mkdir data; mount -t tmpfs none data
 cat > $config <<END
 version = 2
 root = "$PWD/data"
@@ -55,7 +56,7 @@ state = "$PWD/daemon"
   disable_apparmor = true
   restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "native"
+  snapshotter = "overlayfs"
 END
 bin/tollgate-runtime install containerd --yes --prefix "$PWD/etc" --program "$PWD/bin/tollgate-runtime"
 containerd --config $config > containerd.log 2>&1 & daemon=$!
@@ -68,6 +69,8 @@ ln bin/tollgate-runtime bin/tollgate
 bin/tollgate doctor --json > doctor.json || true
 kill $daemon; wait $daemon || true
 settle
+find /sys/fs/cgroup -depth -type d -path "*/pod-$ID*" -exec rmdir {} + || true
+rmdir /sys/fs/cgroup/*/kubepods/besteffort /sys/fs/cgroup/*/kubepods 2> /dev/null || true
 # The check can fail: containers had entries while they lived.
 test -n "$seen"
 test -z "$(entries)"
@@ -105,6 +108,21 @@ fn undecided(alerts: &[Alert]) -> Vec<&Alert> {
     alerts.iter().filter(is_one).collect()
 }
 
+/// Returns true if a hierarchy that containerd uses has the control group.
+fn has_group(path: &str) -> bool {
+    let folders =
+        ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|hierarchy| format!("{hierarchy}{path}"));
+    folders.iter().any(|folder| Path::new(folder).exists())
+}
+
+fn assert_dropped_in_pod(alerts: &[Alert], container: &str, pod: &str) {
+    let rule = "Drop and execute new binary in container";
+    let dropped = |field| fields(alerts, rule, field);
+    assert_eq!(dropped("container.id"), [container], "{alerts:?}");
+    assert_eq!(dropped("container.name"), ["app"], "{alerts:?}");
+    assert_eq!(dropped("k8s.pod.name"), [pod], "{alerts:?}");
+}
+
 #[test]
 fn annotations_of_pods_arrive_through_cri() {
     need_runtime!("runc");
@@ -125,15 +143,24 @@ fn annotations_of_pods_arrive_through_cri() {
     let probes = if slow() { 50 } else { 10 };
     let mkdir = ["/bin/busybox", "mkdir", "/tmp/x"];
     let sleep = ["/bin/busybox", "sleep", "1000"];
-    let ((refused, made, denied), finished, alerts) = with_containerd(&ground, |cri| {
+    let group = format!("/kubepods/besteffort/pod-{}", ground.id);
+    let ((refused, made, denied, plain), finished, alerts) = with_containerd(&ground, |cri| {
+        cri.set_parent_group(&group);
         let named = [("tollgate.policy", "missing")];
         let refused = cri.run_pod("lost", "tollgate", &named).unwrap_err();
         let plain = cri.run_pod("plain", "tollgate", &[]).unwrap();
         let container = cri.run_container(&plain, "localhost/pod:1", &sleep);
         let container = container.unwrap();
+        let container_of_plain = container.clone();
         let made = cri.exec(&container, &mkdir).unwrap();
         for _ in 0..probes {
             cri.exec(&container, &["/bin/sh", "-c", "true"]).unwrap();
+        }
+        assert!(has_group(&format!("{group}/{container}")));
+        let copy = ["/bin/busybox", "cp", "/bin/busybox", "/tmp/true"];
+        for command in [&copy[..], &["/tmp/true"]] {
+            let done = cri.exec(&container, command).unwrap();
+            assert_eq!(done.code, 0, "{command:?}: {done:?}");
         }
         cri.remove_pod(&plain).unwrap();
         let named = [("tollgate.policy", "web")];
@@ -141,7 +168,7 @@ fn annotations_of_pods_arrive_through_cri() {
         let container = cri.run_container(&web, "localhost/pod:1", &sleep);
         let denied = cri.exec(&container.unwrap(), &mkdir).unwrap();
         cri.remove_pod(&web).unwrap();
-        (refused, made, denied)
+        (refused, made, denied, container_of_plain)
     });
     assert_eq!(finished.code(), 0, "{finished:?}");
     assert!(refused.contains("missing.yaml"), "{refused}");
@@ -150,6 +177,7 @@ fn annotations_of_pods_arrive_through_cri() {
     let pods = fields(&alerts, "Policy violation", "k8s.pod.name");
     assert_eq!(pods, ["web"], "{alerts:?}");
     assert_decided(&alerts, probes);
+    assert_dropped_in_pod(&alerts, &plain[..12], "plain");
     let doctor = std::fs::read_to_string(ground.scratch.path().join("doctor.json"));
     let doctor = doctor.expect("the script wrote it");
     assert!(doctor.contains("gets the annotations of pods"), "{doctor}");

@@ -20,17 +20,26 @@ use std::time::{Duration, Instant};
 
 use event::{Container, Containment};
 
-use process_info::procfs::{Proc, ProcError, cgroup_lines};
+use process_info::procfs::{CgroupLine, Proc, ProcError, cgroup_lines};
 
 use self::host::Surroundings;
 use self::nested::Nested;
 use event::cgroup::Identity;
 
 /// The container that the lines of `/proc/PID/cgroup` name, if any: the innermost one of the first hierarchy
-/// that names one.
+/// that names one, or one inside of it that another hierarchy names.
 pub fn identify(cgroup: &[u8]) -> Option<Identity> {
-    cgroup_lines(cgroup)
-        .find_map(|line| event::cgroup::identify(std::str::from_utf8(line.path).ok()?))
+    let paths = cgroup_lines(cgroup).filter_map(|line| std::str::from_utf8(line.path).ok());
+    event::cgroup::identify_in_all(paths)
+}
+
+/// Returns true if recorded control groups are those of `own`, which has more hierarchies: those without a controller
+/// are not recorded.
+fn are_groups_of(own: &[u8], recorded: &[u8]) -> bool {
+    let is_own = |line: CgroupLine<'_>| {
+        cgroup_lines(own).any(|other| (other.hierarchy, other.path) == (line.hierarchy, line.path))
+    };
+    !recorded.is_empty() && cgroup_lines(recorded).all(is_own)
 }
 
 /// Inode numbers of the initial namespaces (include/linux/proc_ns.h).
@@ -185,6 +194,12 @@ impl Containers {
         self.agent_on_host
     }
 
+    /// Returns true if this process sees the folders that mounts of containers name: on the host, and where its own
+    /// runtime has made the mounts, which may itself be in a container.
+    pub fn sees_sources_of_mounts(&self) -> bool {
+        self.agent_on_host || self.runtime_container.is_some()
+    }
+
     /// The container of a process. Reads only kernel memory, and the runtimes' state once for each container.
     pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
         let place = match ContainerKey::of(proc, pid) {
@@ -333,13 +348,13 @@ impl Containers {
         found
     }
 
-    /// The container of a process that has ended, from recorded data: its control groups, whether it was in the
-    /// initial cgroup namespace, and its mount namespace. A container has mounts of its own, whatever other namespaces
+    /// The container of a process that has ended, from recorded data: its control groups as lines of `/proc/PID/cgroup`
+    /// without names of controllers, whether it was in the initial cgroup namespace, and its mount namespace. A container has mounts of its own, whatever other namespaces
     /// it shares.
     pub fn of_ended(&self, cgroups: &[u8], initial: bool, mount_namespace: u64) -> Container {
         let has_mounts_of_host = mount_namespace == self.own.mount_namespace;
         let is_on_host = self.agent_on_host && initial && has_mounts_of_host;
-        let is_own = cgroups == self.own.cgroup;
+        let is_own = are_groups_of(&self.own.cgroup, cgroups);
         match identify(cgroups).filter(|_| !(is_own && is_on_host)) {
             Some(identity) => self.described(identity),
             None if is_on_host => Container::host(),
@@ -377,5 +392,7 @@ pub fn privileged_by(bounding: u64) -> Option<bool> {
     }
 }
 
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;

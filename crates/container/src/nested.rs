@@ -25,7 +25,7 @@ pub(super) enum Nested {
 /// Decides which container a process is in. `outer` is the key of the outermost process of the known
 /// container from which the process descends.
 pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Nested {
-    let mut inner: Option<Identity> = None;
+    let mut inner: Option<(Identity, &[u8])> = None;
     let mut is_below = false;
     for line in cgroup_lines(&place.cgroup) {
         let same = |other: &CgroupLine<'_>| {
@@ -47,16 +47,20 @@ pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Ne
         if is_outers {
             continue;
         }
+        // A container inside of the inner one may have groups of its own in some hierarchies only.
         match &inner {
-            // Hierarchies that disagree prove nothing.
-            Some(before) if before.full_id != found.full_id => return Nested::Unknown,
-            _ => inner = Some(found),
+            Some((_, path)) if names(path, &found.full_id) => {}
+            Some((before, _)) if !names(line.path, &before.full_id) => {
+                // Hierarchies that disagree prove nothing.
+                return Nested::Unknown;
+            }
+            _ => inner = Some((found, line.path)),
         }
     }
     let has_own_view = outer.pid_namespace != place.pid_namespace
         && outer.mount_namespace != place.mount_namespace;
     match inner {
-        Some(inner) => Nested::Inner(inner),
+        Some((inner, _)) => Nested::Inner(inner),
         None if is_below && has_own_view => Nested::Unknown,
         None => Nested::Outer,
     }
@@ -64,6 +68,10 @@ pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Ne
 
 fn by_path(path: &[u8]) -> Option<Identity> {
     event::cgroup::identify(std::str::from_utf8(path).ok()?)
+}
+
+fn names(path: &[u8], id: &str) -> bool {
+    std::str::from_utf8(path).is_ok_and(|path| event::cgroup::names(path, id))
 }
 
 /// The part of a path up to the component that names the container's id: a process of the container may be in
@@ -92,6 +100,8 @@ mod tests {
     const OUTER: &str = "3f4b2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
     const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
 
+    const MIDDLE: &str = "cccc2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+
     fn place(namespaces: u64, cgroup: &str) -> ContainerKey {
         ContainerKey {
             pid_namespace: namespaces,
@@ -100,6 +110,7 @@ mod tests {
             cgroup: cgroup
                 .replace("OUTER", OUTER)
                 .replace("INNER", INNER)
+                .replace("MID", MIDDLE)
                 .into_bytes(),
         }
     }
@@ -137,6 +148,17 @@ mod tests {
             ),
             ("t1", "0::/t1", "0::/t1/INNER"),
             ("t1", "0::/else", "0::/else/INNER"),
+            // A container of the inner one has groups of its own in some hierarchies only.
+            (
+                "OUTER",
+                "9:pids:/docker/OUTER\n4:memory:/docker/OUTER\n0::/docker/OUTER",
+                "9:pids:/docker/OUTER/docker/MID\n4:memory:/docker/OUTER/docker/MID/docker/INNER\n0::/docker/OUTER",
+            ),
+            (
+                "OUTER",
+                "9:pids:/docker/OUTER\n4:memory:/docker/OUTER",
+                "9:pids:/docker/OUTER/docker/MID/docker/INNER\n4:memory:/docker/OUTER/docker/MID",
+            ),
             // A cluster node that is itself a container: the containers that it runs are its own.
             (
                 "OUTER",

@@ -461,34 +461,3 @@ fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
     assert_eq!(container.undescribed, None);
     assert!(undescribed.unwrap().starts_with("no config.json in "));
 }
-
-#[test]
-fn an_ended_process_is_on_the_host_only_with_the_mounts_of_the_agent() {
-    const MOUNTS: u64 = 7;
-    let agent_in = |cgroup: &str| Containers {
-        own: ContainerKey {
-            pid_namespace: INITIAL_PID_NAMESPACE,
-            cgroup_namespace: INITIAL_CGROUP_NAMESPACE,
-            mount_namespace: MOUNTS,
-            cgroup: cgroup.as_bytes().to_vec(),
-        },
-        own_container: Arc::new(Container::host()),
-        agent_on_host: true,
-        state_root: "/no/such".into(),
-        runtime_container: None,
-        known: Mutex::default(),
-    };
-    let pod = format!("0::/libpod_parent/{ID}/conmon\n");
-    for own in ["0::/\n", &pod] {
-        let containers = agent_in(own);
-        let of = |initial, mounts| {
-            containers
-                .of_ended(own.as_bytes(), initial, mounts)
-                .containment
-        };
-        assert_eq!(of(true, MOUNTS), Containment::Host, "{own}");
-        // `--pid host --cgroupns host`, and control groups that the engine did not make.
-        assert_ne!(of(true, MOUNTS + 1), Containment::Host, "{own}");
-        assert_ne!(of(false, MOUNTS), Containment::Host, "{own}");
-    }
-}

@@ -134,10 +134,38 @@ const COLON_PREFIXES: [(&str, &str); 4] = [
 
 /// Returns the innermost container that a cgroup path names. `path` is relative to the hierarchy's root.
 pub fn identify(path: &str) -> Option<Identity> {
+    named_by(path).next()
+}
+
+/// Returns the container that the paths of a process in several hierarchies name: that of the first path that names
+/// one, or a container inside of it that a later path names. A runtime that runs in a container may make its groups in
+/// some hierarchies only, and leave its containers in the group of its own container in others.
+pub fn identify_in_all<'p>(paths: impl IntoIterator<Item = &'p str>) -> Option<Identity> {
+    let mut found: Option<Identity> = None;
+    for path in paths {
+        let mut containers = named_by(path);
+        let Some(inner) = containers.next() else {
+            continue;
+        };
+        let is_inside = |outer: &Identity| containers.any(|above| above.full_id == outer.full_id);
+        if found.as_ref().is_none_or(is_inside) {
+            found = Some(inner);
+        }
+    }
+    found
+}
+
+/// Returns the containers that a path names, from the innermost to the outermost.
+fn named_by(path: &str) -> impl Iterator<Item = Identity> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     (0..parts.len())
         .rev()
-        .find_map(|index| identify_part(&parts, index))
+        .filter_map(move |index| identify_part(&parts, index))
+}
+
+/// Returns true if `path` names the container `id`, or one inside of it.
+pub fn names(path: &str, id: &str) -> bool {
+    named_by(path).any(|container| container.full_id == id)
 }
 
 fn identify_part(parts: &[&str], index: usize) -> Option<Identity> {
@@ -201,4 +229,46 @@ fn fits(id: &str, shape: Shape) -> bool {
 /// Returns true if `id` is a full container id, for ids found outside cgroup paths.
 pub fn is_full_id(id: &str) -> bool {
     fits(id, Shape::Hex64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTER: &str = "3f4b2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+    const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+
+    fn named(paths: &[&str]) -> Option<String> {
+        let paths = paths.iter();
+        let paths = paths.map(|path| path.replace("OUTER", OUTER).replace("INNER", INNER));
+        let paths: Vec<String> = paths.collect();
+        identify_in_all(paths.iter().map(String::as_str)).map(|found| found.full_id)
+    }
+
+    #[test]
+    fn a_container_inside_another_is_found_in_whatever_hierarchy_it_has_groups() {
+        let inside = "/docker/OUTER/libpod_parent/libpod-INNER";
+        let cases = [
+            &["/docker/OUTER", inside][..],
+            &[inside, "/docker/OUTER"],
+            &["/", "/docker/OUTER", "/docker/OUTER", inside, "/"],
+            &["/docker/OUTER", "/docker/OUTER/init.scope", inside],
+        ];
+        for paths in cases {
+            assert_eq!(named(paths).as_deref(), Some(INNER), "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_elsewhere_is_not_inside_the_first_one() {
+        let cases = [
+            &["/docker/OUTER", "/docker/INNER"][..],
+            &["/docker/OUTER", "/docker/OUTER/docker/OUTER"],
+            &["/docker/OUTER/x", "/INNER/INNER"],
+        ];
+        for paths in cases {
+            assert_eq!(named(paths).as_deref(), Some(OUTER), "{paths:?}");
+        }
+        assert_eq!(named(&["/", "/system.slice"]), None);
+    }
 }

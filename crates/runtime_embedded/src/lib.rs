@@ -79,8 +79,7 @@ pub fn entering_program() -> Result<Option<OwnedFd>, Failure> {
 /// # Errors
 /// What the verb failed with; it is also written to the log that the line names.
 pub fn execute(words: &[OsString]) -> Outcome {
-    // Rust ignores SIGPIPE, and containers would inherit that. No reason is known for which this fails.
-    let _ = sys::signal::set_disposition(foreground::SIGPIPE, Disposition::Default);
+    take_pipe_signals(Disposition::Default);
     let line = match parse(words) {
         Ok(line) => line,
         Err(said) => return said,
@@ -99,10 +98,19 @@ pub fn execute(words: &[OsString]) -> Outcome {
 /// # Errors
 /// What the verb failed with.
 pub fn carry_out(words: &[OsString]) -> Outcome {
-    match parse(words) {
+    take_pipe_signals(Disposition::Default);
+    let outcome = match parse(words) {
         Ok(line) => line.carry_out(),
         Err(said) => said,
-    }
+    };
+    take_pipe_signals(Disposition::Ignore);
+    outcome
+}
+
+/// Sets the action on SIGPIPE. Rust ignores that signal, and containers would inherit this.
+fn take_pipe_signals(action: Disposition) {
+    // No reason is known for which this fails.
+    let _ = sys::signal::set_disposition(foreground::SIGPIPE, action);
 }
 
 /// Parses the command line. The error is the outcome to return instead, such as the output of --help.

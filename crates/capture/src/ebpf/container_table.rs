@@ -362,10 +362,12 @@ fn find(
     cgroups: &[(u32, Vec<u8>)],
 ) -> Arc<Container> {
     // As lines of /proc/PID/cgroup.
-    let lines = cgroups
-        .iter()
-        .flat_map(|(_, path)| [b"0::", &path[..], b"\n"]);
-    let lines = lines.collect::<Vec<&[u8]>>().concat();
+    let mut lines = Vec::new();
+    for (hierarchy, path) in cgroups {
+        lines.extend_from_slice(format!("{hierarchy}::").as_bytes());
+        lines.extend_from_slice(path);
+        lines.push(b'\n');
+    }
     let sees_groups = header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
     let initial = header.pid_level == 0 && sees_groups;
     let mounts = header.mount_namespace.into();

@@ -12,6 +12,7 @@
 mod addresses;
 mod descriptors;
 mod executable;
+mod layers;
 mod writable;
 
 use std::collections::HashMap;
@@ -251,7 +252,7 @@ impl LiveSystemInfo {
         executable::file(
             &self.proc,
             &self.mounts,
-            self.containers.agent_on_host(),
+            self.containers.sees_sources_of_mounts(),
             pid,
         )
     }

@@ -303,7 +303,7 @@ fn layers_of_an_overlay_are_told_apart() {
     let look = |name: &str| {
         let (child, process) = sleeper(&world, &at(&format!("merged/{name}")));
         let file = file_of(&world, &process);
-        let says_upper = executable::handle_says_upper(world.proc(), process.pid.0);
+        let says_upper = layers::handle_says_upper(world.proc(), process.pid.0);
         end(child);
         (file.flags.upper_layer, file.flags.lower_layer, says_upper)
     };

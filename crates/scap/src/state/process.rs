@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use event::{
-    Comm, CommandLine, Container, Containment, Credentials, ExecutableFile, ExecutableFlags, Image,
-    Lookup, Pid, Process, StartTime, Stat, Status,
+    Comm, CommandLine, Container, Credentials, ExecutableFile, ExecutableFlags, Image, Lookup, Pid,
+    Process, StartTime, Stat, Status,
 };
 
 use super::descriptor::Descriptors;
@@ -414,14 +414,10 @@ pub(crate) fn directory(path: &[u8]) -> Box<[u8]> {
 /// Returns the container that control groups name: `controller=path`, each ended by a NUL. Captures
 /// contain what the recorder saw on the host, so a process without a container runs on the host.
 pub(crate) fn container(cgroups: &[u8]) -> Container {
-    cgroups
-        .split(|byte| *byte == 0)
-        .filter_map(|group| {
-            let group = std::str::from_utf8(group).ok()?;
-            let (_, path) = group.split_once('=')?;
-            event::cgroup::identify(path)
-        })
-        .map(event::cgroup::Identity::into_container)
-        .find(|container| container.containment == Containment::Known)
-        .unwrap_or_else(Container::host)
+    let paths = cgroups.split(|byte| *byte == 0).filter_map(|group| {
+        let (_, path) = std::str::from_utf8(group).ok()?.split_once('=')?;
+        Some(path)
+    });
+    let identity = event::cgroup::identify_in_all(paths);
+    identity.map_or_else(Container::host, event::cgroup::Identity::into_container)
 }
