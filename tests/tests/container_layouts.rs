@@ -11,7 +11,8 @@ use e2e::{Alert, Limited, Scratch, need_root, need_runtime, need_slow, program, 
 const LIMIT: Duration = Duration::from_secs(175);
 const DROP: &str = "Drop and execute new binary in container";
 
-/// Every container plays `true own-NAME` by its image's program, then `true drop-NAME` by a copy of it.
+/// Every container plays `true own-NAME` by its image's program, then `true drop-NAME` by a copy of it, and
+/// `true late-NAME` by another of the image's programs, which it has changed in its place.
 const RULES: &str = r#"
 - rule: Marked
   desc: a program with a mark
@@ -26,12 +27,16 @@ const PRELUDE: &str = r#"
 set -eu
 for folder in /var/lib/containerd /run/containerd /var/lib/containers /run/containers /run/libpod /run/runc \
     /run/netns /etc/cni /var/lib/cni; do test ! -d $folder || mount -t tmpfs none $folder; done
-mkdir -p image/bin image/srv image/tmp image/proc image/dev image/sys /var/lib/containerd /var/lib/containers
+mkdir -p image/opt image/bin image/srv image/tmp image/proc image/dev image/sys /var/lib/containerd /var/lib/containers
 cp /bin/busybox image/bin/
+cp /bin/busybox image/opt/true
 ln -s busybox image/bin/sh
 cat > functions <<'END'
 # The deeds of a container.
-deeds() { echo "/bin/busybox true own-$1; /bin/busybox cp /bin/busybox /srv/true; /srv/true drop-$1"; }
+deeds() {
+    echo "/bin/busybox true own-$1; /bin/busybox cp /bin/busybox /srv/true; /srv/true drop-$1;
+        /bin/busybox cat /bin/busybox > /opt/true; /opt/true late-$1" | tr -d '\n'
+}
 # bundle NAME PROGRAM LOWER MORE_MOUNTS: makes the folder NAME, with layers for the files of a container, which LAYERS
 # goes before the name of, if it is set.
 bundle() {
@@ -87,7 +92,7 @@ begin() {
     test -s pid
 }
 end() {
-    case $ENGINE in watch) ;; *) seen "drop-$1"; sleep 0.5; return 0 ;; esac
+    case $ENGINE in watch) ;; *) seen "late-$1"; sleep 0.5; return 0 ;; esac
     /bin/busybox true host-end
     seen host-end
     trap - EXIT
@@ -157,12 +162,14 @@ fn assert_told_apart(alerts: &[Alert], containers: &BTreeMap<String, String>) {
         let short = if id.len() == 64 { &id[..12] } else { id };
         let own = marked(alerts, &format!("own-{name}"));
         assert_eq!(own, [format!("{short} {id} upper=false")], "{name}");
-        let drop = format!("drop-{name}");
-        let dropped = alerts.iter().filter(|alert| {
-            alert.rule == DROP && alert.field("proc.cmdline") == format!("true {drop}")
-        });
-        let dropped: Vec<String> = dropped.map(|alert| alert.field("container.id")).collect();
-        assert_eq!(dropped, [short], "{name}");
+        for deed in ["drop", "late"] {
+            let line = format!("true {deed}-{name}");
+            let dropped = alerts
+                .iter()
+                .filter(|alert| alert.rule == DROP && alert.field("proc.cmdline") == line);
+            let dropped: Vec<String> = dropped.map(|alert| alert.field("container.id")).collect();
+            assert_eq!(dropped, [short], "{name}: {deed}");
+        }
         let others = alerts.iter().filter(|alert| {
             let is_about_it = alert
                 .fields

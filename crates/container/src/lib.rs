@@ -349,8 +349,8 @@ impl Containers {
     }
 
     /// The container of a process that has ended, from recorded data: its control groups as lines of `/proc/PID/cgroup`
-    /// without names of controllers, whether it was in the initial cgroup namespace, and its mount namespace. A container has mounts of its own, whatever other namespaces
-    /// it shares.
+    /// without names of controllers, whether it was in the initial cgroup namespace, and its mount namespace. A container
+    /// has mounts of its own, whatever other namespaces it shares.
     pub fn of_ended(&self, cgroups: &[u8], initial: bool, mount_namespace: u64) -> Container {
         let has_mounts_of_host = mount_namespace == self.own.mount_namespace;
         let is_on_host = self.agent_on_host && initial && has_mounts_of_host;

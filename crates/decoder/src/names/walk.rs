@@ -145,8 +145,8 @@ pub(super) fn find(
 }
 
 /// Resolves absolute paths from the caller's root, and calls `found` with the index of each until it breaks. One
-/// request opens many of those that the kernel's cache does not have; nothing that is missing in `/proc`, `/sys` and
-/// `/dev` is ever there.
+/// request opens many of those that the kernel's cache does not have; that cache never knows
+/// what is missing in `/proc`, `/sys` and `/dev`.
 pub(super) fn find_each(
     caller: Caller<'_>,
     paths: &[&[u8]],

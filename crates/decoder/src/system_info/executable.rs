@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use event::{ExecutableFile, ExecutableFlags};
 use rustix::fs::StatxTimestamp;
 
-use super::layers::{Overlay, Starts};
+use super::layers::{Overlay, Starts, Upper};
 use super::writable;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
 
@@ -54,13 +54,18 @@ impl Mounts {
         let facts = mount_lines(&text)
             .find(|mount| mount.id == id)
             .map(|mount| {
-                let overlay = (mount.fs_type == b"overlay").then(|| Overlay {
-                    device: mount.device.to_vec(),
-                    mount_point: unescape(mount.mount_point).into_owned(),
-                    root: unescape(mount.root).into_owned(),
-                    upper: mount
-                        .super_option("upperdir")
-                        .map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(&path))),
+                let overlay = (mount.fs_type == b"overlay").then(|| {
+                    let upper = mount.super_option("upperdir");
+                    Overlay {
+                        device: mount.device.to_vec(),
+                        mount_point: unescape(mount.mount_point).into_owned(),
+                        root: unescape(mount.root).into_owned(),
+                        has_upper: upper.is_some(),
+                        upper: upper.and_then(|path| {
+                            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&path));
+                            Upper::locate(proc, mount.device, path)
+                        }),
+                    }
                 });
                 Arc::new(MountFacts {
                     read_only: mount.is_read_only(),

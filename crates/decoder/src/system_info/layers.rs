@@ -1,18 +1,25 @@
 //! Layers of overlays: whether an executable came after the image of its container.
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use event::StartTime;
-use process_info::procfs::{Proc, ProcError, start_ns};
+use process_info::procfs::{
+    MountLine, Proc, ProcError, clock_was_set, mount_lines, start_ns, unescape,
+};
 
 use super::executable::nanoseconds;
 
 /// Time after which the first process of an overlay is looked for again if none was found.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Maximum number of searches for first processes in a period; more overlays stay unknown until the next.
+const SEARCH_LIMIT: u32 = 64;
+const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+/// Number of folders above a mount point that may be the one that layers are named from: `ID/merged` is two below it.
+const LEVELS: usize = 3;
 /// Maximum number of cached overlays.
 const OVERLAY_LIMIT: usize = 256;
 
@@ -23,8 +30,10 @@ pub(super) struct Overlay {
     pub(super) device: Vec<u8>,
     pub(super) mount_point: Vec<u8>,
     pub(super) root: Vec<u8>,
-    /// Upper folder as named at mount time; `None` for an overlay without one.
-    pub(super) upper: Option<PathBuf>,
+    /// True if it has an upper layer.
+    pub(super) has_upper: bool,
+    /// The upper layer, if its folder is known.
+    pub(super) upper: Option<Upper>,
 }
 
 impl Overlay {
@@ -37,24 +46,31 @@ impl Overlay {
         pid: i32,
         (path, trust_paths): (&[u8], bool),
     ) -> Option<bool> {
-        let Some(upper) = &self.upper else {
+        if !self.has_upper {
             return Some(false);
-        };
+        }
         // A file that was copied up keeps the handle of its origin, so only a new file's handle proves something.
         if handle_says_upper(proc, pid) {
             return Some(true);
         }
-        // Runtimes name layers relative to a folder of theirs if there are many, and a runtime in a container names
-        // them as that container sees them.
-        let found = trust_paths.then(|| self.is_below(upper, path)).flatten();
-        found.or_else(|| changed_since(proc, pid, starts.of_container(proc, &self.device)?))
+        // The first process of a container proves that an engine made the overlay that is its root. Another overlay may
+        // be a program's of the container, which can name any folder: then the start of that container counts.
+        let made = || starts.of_container(proc, &self.device);
+        let root = || starts.of_container(proc, device_of_root(proc, pid).ok()?.as_bytes());
+        let upper = self.upper.as_ref().filter(|_| trust_paths);
+        let upper = upper.filter(|upper| upper.is_seen || made().is_some());
+        let found = upper.and_then(|upper| self.is_below(&upper.path, path));
+        // A deleted file is in no folder any more.
+        let is_gone = || {
+            proc.stat_link(pid, "exe")
+                .is_ok_and(|file| file.stx_nlink == 0)
+        };
+        let found = found.filter(|is_above| *is_above || !is_gone());
+        found.or_else(|| changed_since(proc, pid, made().or_else(root)?))
     }
 
     /// Returns whether the folder of the upper layer has the file; `None` if that folder is not where the mount says.
     fn is_below(&self, upper: &Path, path: &[u8]) -> Option<bool> {
-        if !upper.is_absolute() {
-            return None;
-        }
         let base = &self.mount_point;
         let base = base.strip_suffix(b"/").unwrap_or(base);
         let inside = path.strip_prefix(base)?;
@@ -71,11 +87,44 @@ impl Overlay {
     }
 }
 
+/// Folder of an upper layer.
+#[derive(Debug)]
+pub(super) struct Upper {
+    path: PathBuf,
+    /// True if the overlay is mounted in this process's namespace: no program in a container made it.
+    is_seen: bool,
+}
+
+impl Upper {
+    /// Finds the upper layer that an overlay's mount names. `None` if it is named relative to an unknown folder.
+    pub(super) fn locate(proc: &Proc, device: &[u8], named: PathBuf) -> Option<Self> {
+        let text = proc.mountinfo(std::process::id().cast_signed()).ok()?;
+        let is_it = |mount: &MountLine<'_>| mount.fs_type == b"overlay" && mount.device == device;
+        let seen = mount_lines(&text).find(is_it);
+        if named.is_absolute() {
+            return Some(Self {
+                path: named,
+                is_seen: seen.is_some(),
+            });
+        }
+        // Engines enter the folder that has the mount points and the layers, and mount from there.
+        let point = unescape(seen?.mount_point).into_owned();
+        let point = PathBuf::from(std::ffi::OsString::from_vec(point));
+        let folders = point.ancestors().skip(1).take(LEVELS);
+        let mut layers = folders.map(|folder| folder.join(&named));
+        layers.find(|layer| layer.is_dir()).map(|path| Self {
+            path,
+            is_seen: true,
+        })
+    }
+}
+
 /// Returns whether the executable was made or changed after a container was started. Images are older than their
 /// containers, copying up sets the change time, and no process without CAP_SYS_TIME can set that back.
 fn changed_since(proc: &Proc, pid: i32, start: StartTime) -> Option<bool> {
     let changed = nanoseconds(&proc.stat_link(pid, "exe").ok()?.stx_ctime);
-    Some(changed >= start_ns(start))
+    let is_after = changed >= start_ns(start);
+    (!clock_was_set()).then_some(is_after)
 }
 
 /// Returns when the container was started that the agent is in, if its root is on an overlay of this device.
@@ -102,6 +151,34 @@ fn device_of_root(proc: &Proc, pid: i32) -> Result<String, ProcError> {
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     known: Mutex<HashMap<Vec<u8>, CachedStart>>,
+    searches: Mutex<Searches>,
+}
+
+/// Searches through all processes. A workload that mounts overlays could ask for one with each program.
+#[derive(Debug)]
+struct Searches {
+    left: u32,
+    since: Instant,
+}
+
+impl Default for Searches {
+    fn default() -> Self {
+        Self {
+            left: SEARCH_LIMIT,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Searches {
+    /// Returns true if another search may begin.
+    fn take(&mut self) -> bool {
+        if self.since.elapsed() >= SEARCH_PERIOD {
+            *self = Self::default();
+        }
+        self.left = self.left.saturating_sub(1);
+        self.left > 0
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,8 +193,8 @@ impl Starts {
         own_start(proc, device).or_else(|| self.of(proc, device))
     }
 
-    /// Returns when the first process was started whose root is on an overlay. `None` unless it is the first of a pid
-    /// namespace: then it is the first of its container, without which no other one of that lives.
+    /// Returns when the first process was started whose root is on an overlay. `None` unless it is the first of a
+    /// container, without which no other one of that lives.
     fn of(&self, proc: &Proc, device: &[u8]) -> Option<StartTime> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = known.get(device).copied();
@@ -129,6 +206,12 @@ impl Starts {
                 return Some(start);
             }
             _ => {}
+        }
+        let mut searches = self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_search = searches.take();
+        drop(searches);
+        if !may_search {
+            return None;
         }
         let first = first_below(proc, device);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +243,26 @@ fn first_below(proc: &Proc, device: &[u8]) -> Option<(i32, StartTime)> {
             first = Some((pid, stat.start));
         }
     }
-    first.filter(|(pid, _)| is_first_of_namespace(proc, *pid))
+    first.filter(|(pid, _)| is_first_of_container(proc, *pid))
+}
+
+/// Returns true for the first process of a pid namespace and of its control group. A program in a container can make a
+/// namespace and an overlay of its own, whose start is later than what it wrote; it stays in the container's group.
+fn is_first_of_container(proc: &Proc, pid: i32) -> bool {
+    let groups = |pid| {
+        let groups = proc.cgroup(pid).ok()?;
+        Some(container::identify(&groups).map(|found| found.full_id))
+    };
+    let parent = proc
+        .stat(pid)
+        .ok()
+        .and_then(|found| groups(found.stat.ppid.0));
+    let is_in_its_own = match (groups(pid).flatten(), parent) {
+        (Some(own), Some(parent)) => parent != Some(own),
+        // Unknown groups prove nothing.
+        _ => false,
+    };
+    is_in_its_own && is_first_of_namespace(proc, pid)
 }
 
 /// Returns true for the first process of another pid namespace than the agent's.
