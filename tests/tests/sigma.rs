@@ -119,6 +119,21 @@ fn converted_rules_alert_on_real_programs_and_the_rest_is_refused() {
 }
 
 #[test]
+fn a_rule_with_the_name_of_a_built_in_one_does_not_replace_it() {
+    let scratch = Scratch::new();
+    let rule = RULES.split("---").next().expect("there is one");
+    let rule = rule.replace("Inline Perl", "Terminal shell in container");
+    fs::write(scratch.path().join("one.yml"), rule).expect("the scratch folder is writable");
+    let output = convert(&["one.yml"], scratch.path());
+    let name = "- rule: \"Terminal shell in container (11111111-2222-4333-8444-555555555555)\"\n";
+    assert!(
+        text(&output.stdout).contains(name),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+#[test]
 fn bad_input_is_named_with_its_place() {
     let scratch = Scratch::new();
     fs::write(scratch.path().join("bad.yml"), "title: [\n")

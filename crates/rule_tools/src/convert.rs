@@ -1,8 +1,8 @@
 //! Converts rules of other programs.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use config::rule_files::{BUILTIN, MORE};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::{terminal, text_file};
@@ -34,7 +34,12 @@ pub fn execute(options: &ConvertOptions) -> Outcome {
     for path in &options.files {
         gather(path, 0, &mut files)?;
     }
-    let mut names = BTreeSet::new();
+    // A rule with the name of a built-in one would replace that.
+    let mut names = [BUILTIN, MORE]
+        .into_iter()
+        .flat_map(str::lines)
+        .filter_map(|line| line.strip_prefix("- rule: ").map(str::to_owned))
+        .collect();
     let mut all = Vec::new();
     for file in &files {
         let text = text_file::read(file).map_err(|cause| unreadable(file, &cause))?;
@@ -118,7 +123,7 @@ fn remarks(all: &[Conversion]) -> String {
         let message = yaml::quote::comment(&remark.message);
         out.push_str(&format!(
             "{}: {kind}: {title}: {message}\n",
-            remark.location
+            yaml::quote::comment(&remark.location.to_string())
         ));
     };
     for one in all {

@@ -423,6 +423,7 @@ pub(crate) const PAGES: &[Page] = &[
             "rules test",
             "rules silence",
             "rules coverage",
+            "rules convert",
             "rules lint",
             "rules cost",
         ],
@@ -545,6 +546,19 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["rules list", "rules lint"],
+    ),
+    see(
+        page(
+            "rules convert",
+            &[
+                Example(
+                    "tollgate rules convert --from sigma rules/linux > sigma.yaml",
+                    "convert a folder of Sigma rules",
+                ),
+                Example("tollgate rules check sigma.yaml", "check what came out"),
+            ],
+        ),
+        &["rules check", "run"],
     ),
     see(
         exits(

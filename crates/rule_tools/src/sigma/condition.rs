@@ -190,14 +190,21 @@ impl<'p> Parser<'p, '_> {
     }
 }
 
-/// Returns whether a name fits a pattern in which `*` stands for any characters.
+/// Returns whether a name fits a pattern in which `*` stands for any characters: each part is found at its first place,
+/// and the last one at the end.
 fn glob(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            (0..=name.len())
-                .filter(|at| name.is_char_boundary(*at))
-                .any(|at| glob(rest, &name[at..]))
-        }),
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(mut name) = name.strip_prefix(start) else {
+        return false;
+    };
+    for part in middle.split('*') {
+        match name.split_once(part) {
+            Some((_, after)) => name = after,
+            None => return false,
+        }
     }
+    name.ends_with(end)
 }

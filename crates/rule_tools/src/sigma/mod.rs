@@ -102,9 +102,13 @@ fn carry(
     }
     let name = write::unique(header, names);
     let text = write::item(&name, header, category, &condition);
-    let refused = refused(&text, &detection.node.location);
-    if !refused.is_empty() {
-        return Err(refused);
+    // Each expression must stand alone: in the written rule it is a group.
+    let expressions = reader.regexes.iter().map(|regex| write::probe(regex));
+    for text in expressions.chain([text.clone()]) {
+        let refused = refused(&text, &detection.node.location);
+        if !refused.is_empty() {
+            return Err(refused);
+        }
     }
     names.insert(name.clone());
     let mut lost = category.lost(&document.location);

@@ -1,6 +1,6 @@
 //! Selections of a Sigma rule as conditions.
 
-use yaml::{Kind, Node, closest};
+use yaml::{Kind, Location, Node, closest};
 
 use super::Remark;
 use super::fields::{ACCEPTS, CONNECTS, Category, Field, Shape};
@@ -89,6 +89,26 @@ struct Modifiers {
     regex: Option<String>,
 }
 
+impl Modifiers {
+    /// Sets how values are compared; `None` for a word that is not carried.
+    fn set(&mut self, word: &str) -> Option<()> {
+        match word {
+            "contains" => self.place = Place::Anywhere,
+            "startswith" => self.place = Place::Start,
+            "endswith" => self.place = Place::End,
+            "exists" => self.is_existence = true,
+            "cidr" => self.is_network = true,
+            "lt" => self.order = Some("<"),
+            "lte" => self.order = Some("<="),
+            "gt" => self.order = Some(">"),
+            "gte" => self.order = Some(">="),
+            "re" => self.regex = Some(String::new()),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
 /// Modifiers of Sigma that are carried.
 const MODIFIERS: [&str; 15] = [
     "contains",
@@ -108,10 +128,19 @@ const MODIFIERS: [&str; 15] = [
     "gte",
 ];
 
+/// Maximum number of comparisons of a rule; published rules have at most 200.
+const MAX_VALUES: usize = 10_000;
+/// Maximum number of reasons that are kept for a refused rule.
+const MAX_REASONS: usize = 20;
+
 /// Reads selections, and gathers what cannot be carried.
 #[derive(Debug)]
 pub(super) struct Reader {
     category: Category,
+    /// Number of values that may still be compared: a condition can name a selection again and again.
+    left: usize,
+    /// Regular expressions, which the compiler must take as they are.
+    pub(super) regexes: Vec<String>,
     pub(super) refused: Vec<Remark>,
     pub(super) lost: Vec<Remark>,
 }
@@ -122,6 +151,8 @@ impl Reader {
     pub(super) fn new(category: Category) -> Self {
         Self {
             category,
+            left: MAX_VALUES,
+            regexes: Vec::new(),
             refused: Vec::new(),
             lost: Vec::new(),
         }
@@ -146,15 +177,56 @@ impl Reader {
     }
 
     fn refuse(&mut self, node: &Node, message: impl Into<String>) -> Expr {
-        self.refused.push(Remark::new(&node.location, message));
+        self.push_refused(Remark::new(&node.location, message));
         Expr::Any(Vec::new())
+    }
+
+    /// Keeps a reason once: a condition can name a selection again and again.
+    fn push_refused(&mut self, remark: Remark) {
+        if self.refused.len() < MAX_REASONS && !self.refused.contains(&remark) {
+            self.refused.push(remark);
+        }
+    }
+
+    /// Notes what is asked of the compiler, and what comparisons lose.
+    fn note(&mut self, field: Field, modifiers: &Modifiers, values: &[&Node]) {
+        let texts = values.iter().filter_map(|value| value.scalar());
+        for text in texts {
+            if let Some(flags) = &modifiers.regex {
+                let flags = match flags.is_empty() {
+                    true => String::new(),
+                    false => format!("(?{flags})"),
+                };
+                self.regexes.push(flags + text.text());
+                continue;
+            }
+            let is_of_bytes = text.text().contains('?') || !text.text().is_ascii();
+            if is_of_bytes && matches!(field.shape, Shape::Text | Shape::Path | Shape::Folder) {
+                self.lose(
+                    text.start(),
+                    "`?` is one byte here, and letters outside of ASCII are compared as they are",
+                );
+            }
+        }
+        if field.shape == Shape::Folder && modifiers.place != Place::Whole {
+            self.lose(
+                &values[0].location,
+                "the current folder ends in a slash here",
+            );
+        }
+    }
+
+    fn lose(&mut self, location: &Location, lost: &str) {
+        if !self.lost.iter().any(|known| known.message == lost) {
+            self.lost.push(Remark::new(location, lost));
+        }
     }
 
     fn field(&mut self, key: &Node, value: &Node) -> Expr {
         match self.read_field(key, value) {
             Ok(expr) => expr,
             Err(remark) => {
-                self.refused.push(remark);
+                self.push_refused(remark);
                 Expr::Any(Vec::new())
             }
         }
@@ -167,12 +239,16 @@ impl Reader {
         let field = self.named(name, key)?;
         let modifiers = modifiers(words, key)?;
         if !field.lost.is_empty() {
-            let lost = Remark::new(&key.location, field.lost);
-            if !self.lost.iter().any(|known| known.message == lost.message) {
-                self.lost.push(lost);
-            }
+            self.lose(&key.location, field.lost);
         }
-        let tests: Found<Vec<_>> = items(value)
+        let values = items(value);
+        let Some(left) = self.left.checked_sub(values.len()) else {
+            let message = format!("the rule has more than {MAX_VALUES} comparisons");
+            return Err(Remark::new(&value.location, message));
+        };
+        self.left = left;
+        self.note(field, &modifiers, &values);
+        let tests: Found<Vec<_>> = values
             .into_iter()
             .map(|value| test(field, &modifiers, value))
             .collect();
@@ -202,31 +278,39 @@ impl Reader {
 
 fn modifiers<'w>(words: impl Iterator<Item = &'w str>, key: &Node) -> Found<Modifiers> {
     let mut read = Modifiers::default();
+    // The modifier that says how values are compared; there is one.
+    let mut manner: Option<&str> = None;
     for word in words {
         match (word, &mut read.regex) {
-            ("contains", _) => read.place = Place::Anywhere,
-            ("startswith", _) => read.place = Place::Start,
-            ("endswith", _) => read.place = Place::End,
             ("all", _) => read.is_all = true,
             ("cased", _) => read.is_cased = true,
-            ("exists", _) => read.is_existence = true,
-            ("cidr", _) => read.is_network = true,
-            ("lt", _) => read.order = Some("<"),
-            ("lte", _) => read.order = Some("<="),
-            ("gt", _) => read.order = Some(">"),
-            ("gte", _) => read.order = Some(">="),
-            ("re", regex @ None) => *regex = Some(String::new()),
             ("i" | "m" | "s", Some(flags)) => flags.push_str(word),
             _ => {
-                let mut message = format!("the modifier `{word}` is not carried");
-                if let Some(known) = closest(word, MODIFIERS) {
-                    message.push_str(&format!("; did you mean `{known}`?"));
+                read.set(word).ok_or_else(|| unknown(word, key))?;
+                if let Some(other) = manner.replace(word) {
+                    let message = format!("`{other}` and `{word}` exclude each other");
+                    return Err(Remark::new(&key.location, message));
                 }
-                return Err(Remark::new(&key.location, message));
             }
         }
     }
     Ok(read)
+}
+
+fn unknown(word: &str, key: &Node) -> Remark {
+    let mut message = format!("the modifier `{word}` is not carried");
+    if let Some(known) = closest(word, MODIFIERS) {
+        message.push_str(&format!("; did you mean `{known}`?"));
+    }
+    Remark::new(&key.location, message)
+}
+
+/// Groups a regular expression, with its flags.
+fn expression(flags: &str, text: &str) -> String {
+    match flags.is_empty() {
+        true => format!("(?:{text})"),
+        false => format!("(?{flags}:{text})"),
+    }
 }
 
 /// Writes the comparison of a field with one value.
@@ -255,17 +339,14 @@ fn test(field: Field, modifiers: &Modifiers, value: &Node) -> Found<Expr> {
     }
     if let Some(flags) = &modifiers.regex {
         return match field.shape {
-            Shape::Text | Shape::Path | Shape::Folder => {
+            Shape::Text | Shape::Path => {
                 // Sigma's expressions match anywhere in a value; a match of `regex` is the whole value.
-                let flags = match flags.is_empty() {
-                    true => format!("(?:{text})"),
-                    false => format!("(?{flags}:{text})"),
-                };
-                Ok(Expr::Test(format!(
-                    "{name} regex {}",
-                    quoted(&format!("(?s:.*){flags}(?s:.*)"))
-                )))
+                let whole = format!("(?s:.*){}(?s:.*)", expression(flags, text));
+                Ok(Expr::Test(format!("{name} regex {}", quoted(&whole))))
             }
+            Shape::Folder => refused(format!(
+                "`{name}` ends in a slash, which an expression for Sigma does not expect"
+            )),
             _ => refused(format!("`{name}` has no text for a regular expression")),
         };
     }

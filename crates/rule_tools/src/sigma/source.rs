@@ -27,8 +27,8 @@ impl Header {
             id: text("id"),
             description: text("description"),
             author: text("author"),
-            status: text("status"),
-            level: text("level"),
+            status: text("status").to_ascii_lowercase(),
+            level: text("level").to_ascii_lowercase(),
             tags: texts("tags"),
             references: texts("references"),
         }
@@ -56,7 +56,8 @@ pub(super) fn get<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
 
 fn text_of(node: &Node) -> String {
     let text = node.scalar().map_or("", |text| text.text());
-    text.trim().to_owned()
+    // A title is printed, also on terminals.
+    text.trim().replace(char::is_control, " ")
 }
 
 fn texts_of(node: &Node) -> Vec<String> {

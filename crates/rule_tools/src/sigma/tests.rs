@@ -154,6 +154,63 @@ fn selections_become_conditions() {
 }
 
 #[test]
+fn what_is_compared_by_bytes_is_told() {
+    for (detection, part) in [
+        ("s: {Image: 'a?'}\ncondition: s", "`?` is one byte here"),
+        ("s: {Image: 'é'}\ncondition: s", "letters outside of ASCII"),
+        (
+            "s: {CurrentDirectory|contains: a}\ncondition: s",
+            "ends in a slash here",
+        ),
+        (
+            "s: {ParentCommandLine|contains: a}\ncondition: s",
+            "not with its argv[0]",
+        ),
+    ] {
+        let carried = converted(&rule("process_creation", detection)).outcome;
+        let lost = carried.expect("it is carried").lost;
+        assert!(
+            lost.len() == 1 && lost[0].message.contains(part),
+            "{detection}: {lost:?}"
+        );
+    }
+}
+
+#[test]
+fn names_of_selections_are_matched_in_time() {
+    let name = "a".repeat(60);
+    let detection = format!(
+        "{name}: {{User|cased: x}}\ncondition: 1 of {}",
+        "*a".repeat(30)
+    );
+    assert_eq!(
+        condition("process_creation", &detection),
+        r#"user.name = "x""#
+    );
+    let reasons = refusal(&rule("process_creation", &format!("{detection}b")));
+    assert!(reasons.contains("has no selection for"), "{reasons}");
+    for (pattern, fits) in [
+        ("a*", true),
+        ("*c", true),
+        ("a*c", true),
+        ("a*b*c", true),
+        ("*b*", true),
+        ("ab", false),
+        ("b*", false),
+        ("*b", false),
+        ("a*x*c", false),
+        ("abc*c", false),
+        ("**", true),
+    ] {
+        let detection = format!("abc: {{User|cased: x}}\ncondition: 1 of {pattern}");
+        let found = converted(&rule("process_creation", &detection))
+            .outcome
+            .is_ok();
+        assert_eq!(found, fits, "{pattern}");
+    }
+}
+
+#[test]
 fn what_a_rule_says_of_itself_is_kept() {
     let text = rule("process_creation", "s: {User: x}\ncondition: s")
         + "author: Me\nreferences: ['https://a.example']\n";
@@ -174,6 +231,13 @@ fn what_a_rule_says_of_itself_is_kept() {
     ] {
         assert!(texts[0].text.contains(part), "{}", texts[0].text);
     }
+    let tagged = rule("process_creation", "s: {User: x}\ncondition: s").replace(
+        "attack.t1059.004",
+        "attack.s0029, attack.g0049, level_forensic",
+    );
+    let carried = converted(&tagged).outcome.expect("tags are texts");
+    let tags = r#"tags: ["attack.s0029", "attack.g0049", "sigma.level_forensic", "#;
+    assert!(carried.text.contains(tags), "{}", carried.text);
     let hostile = rule("process_creation", "s: {User: x}\ncondition: s")
         .replace("A rule", r#""\e[2J %proc.name: 'x'""#);
     let carried = converted(&hostile).outcome.expect("the title is a text");
@@ -223,6 +287,14 @@ const REFUSED: &[(&str, &str)] = &[
         "s: {}\ncondition: 1 of x*",
         "rule.yml:8:14: the rule has no selection for `x*`",
     ),
+    (
+        "s: {Image|contains|startswith: a}\ncondition: s",
+        "rule.yml:7:7: `contains` and `startswith` exclude each other",
+    ),
+    (
+        "s: {CurrentDirectory|re: '/tmp$'}\ncondition: s",
+        "rule.yml:7:28: `proc.cwd` ends in a slash, which an expression for Sigma does not expect",
+    ),
 ];
 
 #[test]
@@ -233,6 +305,18 @@ fn what_cannot_be_carried_is_refused_with_its_place() {
     }
     let lookahead = process("s: {Image|re: '(?!a)b'}\ncondition: s");
     assert!(lookahead.contains("regular expression"), "{lookahead}");
+    // In a group it would be two expressions.
+    let halves = process("s: {Image|re: 'a)|(b'}\ncondition: s");
+    assert!(halves.contains("regular expression"), "{halves}");
+    let many = format!(
+        "s: {{Image: [{}]}}\ncondition: {} s",
+        "a, ".repeat(500),
+        "s or ".repeat(30)
+    );
+    assert_eq!(
+        process(&many),
+        "rule.yml:7:14: the rule has more than 10000 comparisons"
+    );
     let deep = format!("s: {{Image: x}}\ncondition: {} s", "not ".repeat(30));
     assert!(
         process(&deep).contains("nests deeper"),

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use rules::level::Level;
 use yaml::quote;
 
 use super::fields::Category;
+use super::pattern::quoted;
 use super::selection::Expr;
 use super::source::Header;
 
@@ -85,17 +87,30 @@ fn priority(level: &str) -> &'static str {
     }
 }
 
-/// Returns the tag for one of Sigma's: `attack.t1059.004` is `T1059.004`, `attack.execution` is `mitre_execution`.
+/// Returns the tag for one of Sigma's: `attack.t1059.004` is `T1059.004`, `attack.execution` is `mitre_execution`; software
+/// and groups (`attack.s0029`) stay as they are.
 fn tag_of(tag: &str) -> String {
+    if Level::of_tag(tag).is_some() {
+        // A level is this program's word, and would turn the rule off.
+        return format!("sigma.{tag}");
+    }
     let Some(attack) = tag.strip_prefix("attack.") else {
         return tag.to_owned();
     };
-    let is_technique = |text: &str| {
-        let digits = text.strip_prefix('t').unwrap_or_default();
-        digits.starts_with(|c: char| c.is_ascii_digit())
-    };
-    match is_technique(attack) {
-        true => attack.to_ascii_uppercase(),
-        false => format!("mitre_{}", attack.replace('-', "_")),
+    let (kind, number) = attack.split_at(attack.len().min(1));
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit());
+    match (kind, is_number) {
+        ("t", true) => attack.to_ascii_uppercase(),
+        (_, true) => tag.to_owned(),
+        (_, false) => format!("mitre_{}", attack.replace('-', "_")),
     }
+}
+
+/// Writes a rule that has a regular expression alone.
+pub(super) fn probe(regex: &str) -> String {
+    let condition = format!("evt.type = execve and proc.name regex {}", quoted(regex));
+    let condition = quote::scalar(&condition);
+    format!(
+        "- rule: probe\n  desc: probe\n  condition: {condition}\n  output: probe\n  priority: INFO\n"
+    )
 }

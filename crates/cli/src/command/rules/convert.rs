@@ -10,13 +10,7 @@ use rule_tools::convert::{self, ConvertOptions};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The rule file goes to standard output; what a rule loses, and which rules are refused and why, to standard error. \
-Exit status 3 if a rule is refused.
-
-Examples:
-  tollgate rules convert --from sigma rules/linux > sigma.yaml
-      convert a folder of Sigma rules
-  tollgate rules check sigma.yaml
-      check what came out")]
+Exit status 3 if a rule is refused.")]
 pub(crate) struct Convert {
     /// Sigma rules, or folders of them
     #[arg(value_name = "FILE", required = true)]
