@@ -3,6 +3,9 @@
 //! "also stops". The quick part leaves out rules on single capabilities and others that resemble one another;
 //! `TOLLGATE_TEST_SLOW=1` adds them.
 
+mod expected;
+mod guest;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -11,6 +14,8 @@ use std::time::Duration;
 
 use e2e::{Fixture, Limited, Scratch, need_root, slow};
 use serde_json::Value;
+
+use self::expected::{Expected, has};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -105,11 +110,7 @@ impl Lab {
         let finished = Limited::start(&mut command, LIMIT).finish(b"");
         self.remove_kept();
         assert_eq!(finished.code(), 0, "{verb:?}: {}", finished.stderr);
-        let line = |line: &str| {
-            let (name, number) = line.rsplit_once(' ')?;
-            Some((name.to_owned(), number.parse().ok()?))
-        };
-        finished.stdout.lines().filter_map(line).collect()
+        outcomes(&finished.stdout)
     }
 
     /// Removes files that a policy let operations make and not remove.
@@ -148,15 +149,8 @@ impl Lab {
         enforcers: (&str, &str),
         free: &Outcomes,
     ) -> Option<BTreeSet<String>> {
-        let (name, list) = (text(&rule["name"]), text(&rule["list"]));
-        let rules = match list {
-            "attackProtectionRules" => format!("[{{rules: [{name}]}}]"),
-            _ => format!("[{name}]"),
-        };
-        let policy = format!(
-            "policy:\n  enforcer: {}\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    {list}: {rules}\n",
-            enforcers.0
-        );
+        let name = text(&rule["name"]);
+        let policy = policy_of(rule, enforcers.0);
         let policy = self.scratch.file("policy.yaml", 0o644, policy);
         let policy = policy.to_str().expect("it is ours");
         let explained = self.json(&["policy", "explain", "--json", policy]);
@@ -169,108 +163,62 @@ impl Lab {
         if !has_part {
             return None;
         }
-        let said = parts
-            .values()
-            .filter_map(|part| part["also_stops"].as_array());
-        let said: BTreeSet<&str> = said.flatten().map(text).collect();
+        let said = listed_by(parts.values());
         let program = self.program.to_str().expect("it is ours");
         let bound = self.run(&[program, "enforce", "-q", "--policy", policy, "--"]);
-        assert_eq!(bound.len(), free.len(), "{name} under {}", enforcers.0);
-        let failed = bound
-            .iter()
-            .filter(|(operation, error)| **error != 0 && free[*operation] == 0);
-        let failed: Vec<_> = failed
-            .map(|(operation, error)| (operation.as_str(), *error))
-            .collect();
-        let about = self.expected.about(name);
+        let failed = failed(free, &bound);
         let meaning = |text: &str| self.expected.meaning(text);
-        let listed = |operation: &str| said.iter().any(|text| has(meaning(text), operation));
-        let unlisted = failed
-            .iter()
-            .filter(|(operation, _)| !has(about, operation) && !listed(operation));
-        let unlisted: Vec<_> = unlisted.collect();
+        let unlisted = self.expected.unlisted(name, &said, &failed);
         assert!(
             unlisted.is_empty(),
             "{name} under {} stops more than it is about and lists {said:?}: {unlisted:?}",
             enforcers.0
         );
-        let happens = |text: &&&str| {
-            failed
-                .iter()
-                .any(|(operation, _)| has(meaning(text), operation))
-        };
-        Some(
-            said.iter()
-                .filter(happens)
-                .map(|text| (*text).to_owned())
-                .collect(),
-        )
+        let happens = |text: &&String| failed.iter().any(|(name, _)| has(meaning(text), name));
+        Some(said.iter().filter(happens).cloned().collect())
     }
+}
+
+/// A policy of one built-in rule.
+fn policy_of(rule: &Value, enforcer: &str) -> String {
+    let (name, list) = (text(&rule["name"]), text(&rule["list"]));
+    let rules = match list {
+        "attackProtectionRules" => format!("[{{rules: [{name}]}}]"),
+        _ => format!("[{name}]"),
+    };
+    format!(
+        "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    {list}: {rules}\n"
+    )
+}
+
+/// The texts under "also stops" of enforcers that have a part in a rule.
+fn listed_by<'p>(parts: impl Iterator<Item = &'p Value>) -> BTreeSet<String> {
+    let lists = parts.filter_map(|part| part["also_stops"].as_array());
+    lists.flatten().map(|said| text(said).to_owned()).collect()
+}
+
+/// The operations that fail only under a policy, with their errors.
+fn failed<'o>(free: &Outcomes, bound: &'o Outcomes) -> Vec<(&'o str, i32)> {
+    assert!(bound.keys().eq(free.keys()), "{bound:?}");
+    let only_bound = bound
+        .iter()
+        .filter(|(name, error)| **error != 0 && free[*name] == 0);
+    only_bound
+        .map(|(name, error)| (name.as_str(), *error))
+        .collect()
+}
+
+/// Parses what the workload prints.
+fn outcomes(printed: &str) -> Outcomes {
+    let line = |line: &str| {
+        let (name, number) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    };
+    printed.lines().filter_map(line).collect()
 }
 
 fn text(value: &Value) -> &str {
     value.as_str().expect("it is a text")
-}
-
-/// `fixtures/also_stops.txt`.
-struct Expected {
-    /// What rules are about, by how their names begin.
-    about: Vec<(&'static str, Vec<&'static str>)>,
-    /// What texts of the program mean, by how they begin.
-    stops: Vec<(&'static str, Vec<&'static str>)>,
-}
-
-impl Expected {
-    fn read() -> Self {
-        let mut sets: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        let mut found = Self {
-            about: Vec::new(),
-            stops: Vec::new(),
-        };
-        let lines = include_str!("../fixtures/also_stops.txt").lines();
-        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (kind, rest) = line.split_once(' ').expect("a line has a kind");
-            let separator = if kind == "stops" { " = " } else { " " };
-            let (name, words) = rest.split_once(separator).expect("a line has operations");
-            let mut operations = Vec::new();
-            for word in words.split(' ').filter(|word| *word != "-") {
-                match word.strip_prefix('@') {
-                    Some(set) => operations.extend(sets[set].iter().copied()),
-                    None => operations.push(word),
-                }
-            }
-            match kind {
-                "set" => sets.entry(name).or_default().extend(operations),
-                "about" => found.about.push((name, operations)),
-                "stops" => found.stops.push((name, operations)),
-                other => panic!("no such kind of line: {other}"),
-            }
-        }
-        found
-    }
-
-    /// The operations that a text of the program means.
-    fn meaning(&self, text: &str) -> &[&'static str] {
-        let known = self.stops.iter().find(|(begin, _)| text.starts_with(begin));
-        let (_, operations) =
-            known.unwrap_or_else(|| panic!("also_stops.txt does not say what `{text}` means"));
-        operations
-    }
-
-    /// The operations that a rule is about.
-    fn about(&self, rule: &str) -> &[&'static str] {
-        let known = self.about.iter().find(|(begin, _)| rule.starts_with(begin));
-        known.map_or(&[], |(_, operations)| operations)
-    }
-}
-
-fn has(patterns: &[&str], operation: &str) -> bool {
-    patterns
-        .iter()
-        .any(|pattern| match pattern.strip_suffix('*') {
-            Some(begin) => operation.starts_with(begin),
-            None => operation == *pattern,
-        })
 }
 
 /// Whether a rule is one of the 41 on single capabilities.
