@@ -27,8 +27,8 @@ use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{
-    compile, configuration, configuration_with, engine_options, outputs, record_options,
-    summary_of_warnings, verify_options,
+    compile, configuration, configuration_with, engine_options, level_warnings, outputs,
+    record_options, summary_of_warnings, unsent_forensic, verify_options,
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
@@ -297,6 +297,12 @@ impl<'a> Judging<'a> {
         };
         let digest = digest::of_rules(&files, &config.rules);
         let (rules, left) = self.rules(origin, files, config, detection)?;
+        // Not repeated for each container, nor by successors. Recordings take forensic matches, too.
+        let is_later = matches!(origin, Origin::Kept(..) | Origin::Handover(_));
+        if !detection.quiet && !is_later && self.options.recorder.is_none() {
+            let warning = unsent_forensic(config, &rules.evaluator);
+            warning.iter().for_each(|warning| journal::warn(warning));
+        }
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
@@ -344,6 +350,7 @@ impl<'a> Judging<'a> {
         }
         let mut loaded = rule_files::load_read(files);
         let mut warnings = idle_selections(&mut loaded, config);
+        warnings.extend(level_warnings(&loaded, config));
         let rules = Rules::first(&mut loaded, &self.options, self.sink, self.verify)?;
         warnings.extend(summary_of_warnings(&loaded));
         if let Some(cache) = cache {

@@ -16,7 +16,7 @@ use outputs::{
     TimeFormat,
 };
 use policy::compile::seccomp::Profile;
-use rules::{EngineOptions, Recorder};
+use rules::{Engine, EngineOptions, Level, Recorder};
 use seccomp::{Denials, FilterOptions, FilterProgram, SpecialCall};
 
 use crate::bundles::{self, BundleFolder};
@@ -162,8 +162,35 @@ pub(super) fn summary_of_warnings(loaded: &Loaded) -> Option<String> {
     ))
 }
 
-/// Prints the summary of warnings about rules.
-pub fn warn(loaded: &Loaded) {
+/// Returns warnings about the files that the user named whose rules are off because of their levels.
+pub(super) fn level_warnings(loaded: &Loaded, config: &Config) -> Vec<String> {
+    let named = config.rules_files.iter().chain(&config.added_rules);
+    let warnings = loaded.level_warnings(named).into_iter();
+    warnings
+        .map(|warning| format!("warning: {warning}"))
+        .collect()
+}
+
+/// Returns a warning if a forensic rule is on, and no output takes its alerts, which no counter then shows.
+pub(super) fn unsent_forensic(config: &Config, rules: &Engine) -> Option<String> {
+    let outputs = &config.outputs;
+    let is_taken = config.ignores_levels || outputs.stdout.enabled || outputs.file.enabled;
+    let mut forensic = rules
+        .rule_matches()
+        .filter(|rule| Level::of_tags(rule.tags) == Level::Forensic);
+    let rule = forensic.next().filter(|_| !is_taken)?.rule;
+    Some(format!(
+        "warning: alerts of level forensic, such as those of `{rule}`, go nowhere: only --log, stdout_output and \
+         file_output take them"
+    ))
+}
+
+/// Prints warnings about levels of rules, and the summary of the other ones about rules.
+pub fn warn(loaded: &Loaded, config: &Config, rules: &Engine) {
+    let levels = level_warnings(loaded, config);
+    for warning in levels.iter().chain(&unsent_forensic(config, rules)) {
+        journal::warn(warning);
+    }
     if let Some(summary) = summary_of_warnings(loaded) {
         journal::warn(&summary);
     }
@@ -253,6 +280,7 @@ fn settings(config: &Config, quiet: bool) -> Settings {
             None => QUEUE_CAPACITY,
         },
         throttle: config.throttle,
+        ignores_levels: config.ignores_levels,
         ..Settings::new(
             decoder::host::host_name().into(),
             std::sync::Arc::new(on_problem),
@@ -270,5 +298,52 @@ fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
         Format::Json(parts, time)
     } else {
         Format::Text(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::rule_files::{self, NoSink, RuleFile};
+
+    use super::*;
+
+    #[test]
+    fn forensic_rules_without_an_output_that_takes_them_are_warned_of() {
+        let rule = "- {rule: R, desc: d, condition: evt.type = open, output: o, priority: INFO, tags: [TAG]}\n";
+        let warns = |tag: &str, change: fn(&mut Config)| {
+            let file = RuleFile {
+                name: "own.yaml".into(),
+                text: Ok(rule.replace("TAG", tag)),
+            };
+            let mut loaded = rule_files::load_read(vec![file]);
+            let (engine, _) = loaded.compile(&EngineOptions::default(), NoSink);
+            let mut config = Config::default();
+            config.outputs.stdout.enabled = false;
+            config.outputs.http.enabled = true;
+            change(&mut config);
+            unsent_forensic(&config, &engine).is_some()
+        };
+        assert!(warns("level_forensic", |_| ()));
+        assert!(!warns("level_hunting", |_| ()));
+        assert!(!warns("level_forensic", |config| config
+            .outputs
+            .stdout
+            .enabled = true));
+        assert!(!warns("level_forensic", |config| config
+            .outputs
+            .file
+            .enabled = true));
+        assert!(!warns("level_forensic", |config| config.ignores_levels = true));
+    }
+
+    #[test]
+    fn outputs_ignore_levels_where_the_configuration_does() {
+        for ignores_levels in [false, true] {
+            let config = Config {
+                ignores_levels,
+                ..Config::default()
+            };
+            assert_eq!(settings(&config, true).ignores_levels, ignores_levels);
+        }
     }
 }

@@ -14,6 +14,7 @@ mod include;
 mod ineffective;
 mod keys;
 mod layers;
+mod levels;
 mod model;
 pub mod places;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rules::Level;
 use rules::diagnostic::closest;
 use serde::{Deserialize, Serialize};
 
@@ -150,10 +152,14 @@ impl Request<'_> {
         let config = &mut effective.config;
         config.layers = self.layers.to_vec();
         match self.mode {
-            // Falco knows no levels.
-            CompatMode::Falco => config.rules_files.retain(|path| path.exists()),
+            CompatMode::Falco => {
+                config.rules_files.retain(|path| path.exists());
+                // Falco knows no levels. Reloads and replays read this configuration, too.
+                config.level = Level::Forensic;
+                config.ignores_levels = true;
+            }
             CompatMode::Tollgate => {
-                let implied = rule_files::selections(config.level);
+                let implied = levels::selections(config.level);
                 config.rules.splice(0..0, implied);
             }
         }
@@ -839,6 +845,7 @@ syscall_event_drops:
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
             level: rules::Level::Forensic,
+            ignores_levels: false,
             layers: Vec::new(),
             json_output: true,
             json_parts: JsonParts {

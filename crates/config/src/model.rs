@@ -9,6 +9,7 @@ use rules::{AppendOutput, Level, Priority, RuleMatching};
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::levels;
 use super::rule_files::RuleSources;
 
 /// All settings.
@@ -25,6 +26,8 @@ pub struct Config {
     pub added_rules: Vec<PathBuf>,
     /// `rules_level`: highest level of the rules that are on. `rules` starts with the selections that it implies.
     pub level: Level,
+    /// Levels mean nothing, as for Falco: all rules are on, and each output takes all alerts.
+    pub ignores_levels: bool,
     /// `rules`: selections that enable and disable rules, in order.
     pub rules: Vec<Selection>,
     /// `json_output`: write alerts as JSON.
@@ -314,16 +317,27 @@ impl Selection {
         let rule = self.rule.iter().map(|rule| format!("rule `{rule}`"));
         let tag = self.tag.iter().map(|tag| format!("tag `{tag}`"));
         let what: Vec<_> = rule.chain(tag).collect();
-        format!("`rules`: {verb} concerns no rule: {}", what.join(", "))
+        let complaint = format!("`rules`: {verb} concerns no rule: {}", what.join(", "));
+        match levels::would_enable_hunting(self) {
+            true => format!(
+                "{complaint}; built-in rules of level hunting have such names: --level hunting turns these on"
+            ),
+            false => complaint,
+        }
     }
 
     /// Returns true if this selection matches `rule`.
     #[must_use]
     pub fn concerns(&self, rule: &rules::Rule) -> bool {
-        let by_name = self.rule.as_deref();
-        let by_name = by_name.is_some_and(|pattern| matches_wildcard(pattern, &rule.name));
         let by_tag = self.tag.as_ref().is_some_and(|tag| rule.tags.contains(tag));
-        by_name || by_tag
+        self.names(&rule.name) || by_tag
+    }
+
+    /// Returns true if the pattern of names, if there is one, matches this name.
+    #[must_use]
+    pub fn names(&self, name: &str) -> bool {
+        let pattern = self.rule.as_deref();
+        pattern.is_some_and(|pattern| matches_wildcard(pattern, name))
     }
 }
 
@@ -589,6 +603,7 @@ impl Default for Config {
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
             level: Level::Stable,
+            ignores_levels: false,
             rules: Vec::new(),
             json_output: false,
             json_parts: JsonParts::default(),
@@ -631,6 +646,7 @@ impl Config {
             bundled: self.bundled_rules.clone(),
             added: self.added_rules.clone(),
             level: self.level,
+            enables_hunting: self.rules.iter().any(levels::enables_hunting),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Loading of rule files and of the built-in rules.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use event::Plan;
 use rules::diagnostic::Diagnostic;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Level, Loader, Ruleset};
 
-use crate::{Selection, trust};
+use crate::{Selection, levels, trust};
 
 /// The built-in rules, used if no rule file is named: those that Falco would load as well, then those that count.
 pub const BUILTIN: &str = concat!(
@@ -57,6 +58,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Errors and warnings, in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
+    /// Names of the rules that are off because of their levels.
+    pub(crate) off_by_level: BTreeSet<Arc<str>>,
 }
 
 /// The files that rules are read from, in the order in which they are loaded: later files can change rules of earlier
@@ -74,6 +77,8 @@ pub struct RuleSources {
     pub added: Vec<PathBuf>,
     /// Highest level of the rules that are on. Built-in rules of a higher level are not even read.
     pub level: Level,
+    /// A selection enables a built-in rule of level hunting, so these are read even if the level is off.
+    pub enables_hunting: bool,
 }
 
 impl RuleSources {
@@ -95,7 +100,8 @@ impl RuleSources {
             }
         }
         let is_builtin = self.named.is_empty() && self.bundled.is_empty();
-        if is_builtin && (self.level >= Level::Hunting || files.iter().any(changes_hunting)) {
+        let is_on = self.level >= Level::Hunting || self.enables_hunting;
+        if is_builtin && (is_on || files.iter().any(levels::changes_hunting)) {
             let hunting = RuleFile {
                 name: HUNTING_NAME.into(),
                 text: Ok(MORE.to_owned()),
@@ -110,7 +116,7 @@ impl RuleSources {
     #[must_use]
     pub fn load(&self) -> Loaded {
         let mut loaded = load_read(self.read());
-        loaded.select(&selections(self.level));
+        loaded.select(&levels::selections(self.level));
         loaded
     }
 
@@ -124,34 +130,6 @@ impl RuleSources {
         let is_used = self.named.is_empty() && self.bundled.is_empty();
         self.folder.as_ref().filter(|_| is_used)
     }
-}
-
-/// Returns true if the file changes a built-in rule of level hunting, such as by an exception. The rule has to be known then,
-/// even if its level is off.
-fn changes_hunting(file: &RuleFile) -> bool {
-    let Ok(text) = &file.text else {
-        return false;
-    };
-    let names = |text: &'static str| {
-        text.lines()
-            .filter_map(|line| line.strip_prefix("- rule: "))
-    };
-    let is_change = ["override:", "append:"]
-        .iter()
-        .any(|key| text.contains(key));
-    is_change && &*file.name != BUILTIN_NAME && names(MORE).any(|name| text.contains(name))
-}
-
-/// Returns the selections that disable the rules of the levels above this one.
-pub(crate) fn selections(level: Level) -> Vec<Selection> {
-    let above = Level::ALL.into_iter().filter(|other| *other > level);
-    let disable = |level: Level| Selection {
-        enable: false,
-        rule: None,
-        tag: Some(level.tag()),
-        implied: true,
-    };
-    above.map(disable).collect()
 }
 
 /// Returns a file of a bundle. What messages call it is no path.
@@ -198,7 +176,9 @@ pub fn load(paths: &[PathBuf]) -> Loaded {
 /// Like [`load`], for files that have already been read.
 #[must_use]
 pub fn load_read(files: Vec<RuleFile>) -> Loaded {
-    let mut loader = Loader::new().with_builtin(BUILTIN_NAME);
+    let mut loader = Loader::new()
+        .with_builtin(BUILTIN_NAME)
+        .with_builtin(HUNTING_NAME);
     for file in &files {
         loader = match &file.text {
             Ok(text) => loader.add(&file.name, text),
@@ -210,6 +190,7 @@ pub fn load_read(files: Vec<RuleFile>) -> Loaded {
         files,
         ruleset,
         diagnostics,
+        off_by_level: BTreeSet::new(),
     }
 }
 
@@ -283,14 +264,21 @@ impl AlertSink for NoSink {
 }
 
 impl Loaded {
-    /// Enables and disables rules; the last selection that matches a rule wins. Returns the selections that match no
-    /// rule.
+    /// Enables and disables rules; the last selection that matches a rule wins. A level does not disable a rule that an item
+    /// of a file enables by its name. Returns the selections that match no rule.
     pub fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
         let mut idle = Vec::new();
         for selection in selections {
             let mut concerned = false;
+            let off = &mut self.off_by_level;
             self.ruleset.select(selection.enable, |rule| {
-                let concerns = selection.concerns(rule);
+                let is_kept = selection.implied && rule.is_enabled_by_name;
+                let concerns = selection.concerns(rule) && !is_kept;
+                if concerns && !selection.implied {
+                    off.remove(&rule.name);
+                } else if concerns && rule.enabled {
+                    off.insert(Arc::clone(&rule.name));
+                }
                 concerned |= concerns;
                 concerns
             });
@@ -371,67 +359,6 @@ mod tests {
         loaded.compile(&EngineOptions::default(), NoSink);
         assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
         assert!(!loaded.ruleset.rules.is_empty());
-    }
-
-    #[test]
-    fn levels_that_are_off_are_not_read_or_are_disabled() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = dir.path().join("own.yaml");
-        let rule = "- {rule: NAME, desc: d, condition: evt.type = open, output: o, priority: INFO, tags: [TAG]}\n";
-        let text = ["level_hunting", "level_forensic", "level_stable", "x"]
-            .map(|tag| rule.replace("NAME", tag).replace("TAG", tag));
-        fs::write(&own, text.concat()).unwrap();
-        let at = |level: Level, named: Vec<PathBuf>, added: Vec<PathBuf>| {
-            let sources = RuleSources {
-                named,
-                added,
-                level,
-                ..RuleSources::default()
-            };
-            let mut loaded = sources.load();
-            let (engine, _) = loaded.compile(&EngineOptions::default(), NoSink);
-            loaded.usable().unwrap();
-            (loaded.ruleset.rules.len(), engine.matches().count())
-        };
-        let counts = |level: Level| {
-            [
-                at(level, vec![], vec![]),
-                at(level, vec![], vec![own.clone()]),
-                at(level, vec![own.clone()], vec![]),
-            ]
-        };
-        let [(stable, on), beside, named] = counts(Level::Stable);
-        assert_eq!(
-            (on, beside, named),
-            (stable, (stable + 4, stable + 2), (4, 2))
-        );
-        let [(hunting, on), beside, named] = counts(Level::Hunting);
-        assert!(hunting > stable + 30, "{hunting}");
-        assert_eq!(
-            (on, beside, named),
-            (hunting, (hunting + 4, hunting + 3), (4, 3))
-        );
-        assert_eq!(counts(Level::Forensic)[2], (4, 4));
-    }
-
-    #[test]
-    fn an_exception_to_a_hunting_rule_loads_while_the_level_is_off() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = dir.path().join("own.yaml");
-        let text = "- rule: Read ssh information\n  exceptions:\n    - name: mine\n      fields: [proc.name]\n      comps: [in]\n      \
-                    values: [[backup]]\n  override: {exceptions: append}\n";
-        fs::write(&own, text).unwrap();
-        for (level, is_on) in [(Level::Stable, false), (Level::Hunting, true)] {
-            let sources = RuleSources {
-                added: vec![own.clone()],
-                level,
-                ..RuleSources::default()
-            };
-            let loaded = sources.load();
-            assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
-            let rule = loaded.ruleset.rule("Read ssh information").unwrap();
-            assert_eq!((rule.enabled, rule.level()), (is_on, Level::Hunting));
-        }
     }
 
     #[test]

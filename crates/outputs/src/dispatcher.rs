@@ -30,6 +30,9 @@ pub struct Settings {
     pub capacity: QueueCapacity,
     /// Rate limit for alerts raised by rules. Internal alerts have their own limit.
     pub throttle: ThrottleRate,
+    /// Each channel takes alerts of every level. Otherwise those of level forensic go to the alert stream and
+    /// `file_output` alone.
+    pub ignores_levels: bool,
     /// `hostname` of internal alerts.
     pub hostname: Arc<str>,
     /// Callback that receives trouble reports.
@@ -44,6 +47,7 @@ impl Settings {
             buffered: false,
             capacity: QUEUE_CAPACITY,
             throttle: ThrottleRate::default(),
+            ignores_levels: false,
             hostname,
             on_problem,
         }
@@ -395,6 +399,7 @@ impl Prepared {
             lanes: lanes.collect(),
             formatter: Arc::new(formatter),
             hostname: settings.hostname,
+            ignores_levels: settings.ignores_levels,
             on_problem: settings.on_problem,
         });
         for (lane, mut channel) in channels.into_iter().enumerate() {

@@ -16,7 +16,7 @@ pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
 pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Channels that take alerts of level forensic: those that write the log.
+/// Channels that take alerts of level forensic: the alert stream and `file_output`.
 const FORENSIC: [&str; 4] = ["stdout", "stderr", "log", "file"];
 
 /// Counters of one channel since its start.
@@ -59,6 +59,8 @@ pub(crate) struct DispatcherShared {
     pub(crate) on_problem: OnProblem,
     pub(crate) formatter: Arc<Formatter>,
     pub(crate) hostname: Arc<str>,
+    /// Each channel takes alerts of every level.
+    pub(crate) ignores_levels: bool,
 }
 
 /// One channel as seen by the others.
@@ -79,7 +81,8 @@ impl DispatcherShared {
     }
 
     pub(crate) fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
-        let is_forensic = Level::of_tags(alert.tags.iter()) == Level::Forensic;
+        let is_forensic =
+            !self.ignores_levels && Level::of_tags(alert.tags.iter()) == Level::Forensic;
         let delivery = Delivery::new(alert, Arc::clone(&self.formatter)).then(on_settled);
         let delivery = Arc::new(delivery);
         for (at, lane) in self.lanes.iter().enumerate() {
@@ -162,5 +165,62 @@ impl ChannelHandle {
             restarts: self.peer.restarts(),
             trouble: self.peer.trouble(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::{Channel, DeliveryError};
+    use crate::dispatcher::{Dispatcher, Settings};
+
+    /// Counts the alerts that it takes.
+    struct Counting {
+        name: &'static str,
+        taken: Arc<Mutex<usize>>,
+    }
+
+    impl Channel for Counting {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+            *self.taken.lock().unwrap() += alerts.len();
+            Ok(())
+        }
+    }
+
+    /// Returns how many alerts of a rule with this tag the channels take.
+    fn taken(tag: &str, ignores_levels: bool) -> [usize; 4] {
+        let names = ["stdout", "file", "http", "collector"];
+        let counts = names.map(|_| Arc::new(Mutex::new(0)));
+        let channels = names.iter().zip(&counts).map(|(name, taken)| {
+            let taken = Arc::clone(taken);
+            Box::new(Counting { name, taken }) as Box<dyn Channel>
+        });
+        let settings = Settings {
+            ignores_levels,
+            ..Settings::new("box".into(), Arc::new(|_| ()))
+        };
+        let dispatcher = Dispatcher::prepare(settings, channels.collect());
+        let dispatcher = dispatcher.start().unwrap();
+        let mut alert = internal_alert(&"box".into(), internal::lost("x", 1, 1));
+        alert.source = "syscall".into();
+        alert.tags = Arc::new([tag.to_owned()]);
+        dispatcher.emit(alert);
+        assert!(
+            dispatcher
+                .flush(Instant::now() + Duration::from_secs(10))
+                .is_empty()
+        );
+        counts.map(|count| *count.lock().unwrap())
+    }
+
+    #[test]
+    fn forensic_alerts_reach_every_channel_only_where_levels_are_ignored() {
+        assert_eq!(taken("level_hunting", false), [1, 1, 1, 1]);
+        assert_eq!(taken("level_forensic", false), [1, 1, 0, 0]);
+        assert_eq!(taken("level_forensic", true), [1, 1, 1, 1]);
     }
 }

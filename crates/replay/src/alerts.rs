@@ -102,7 +102,7 @@ pub(super) fn raise(args: &ReplayOptions) -> Outcome {
     let (engine, _plan) = loaded.compile(&agent::engine_options(&config, None), sink.clone());
     loaded.usable()?;
     if !args.quiet {
-        agent::warn(&loaded);
+        agent::warn(&loaded, &config, &engine);
     }
     let dispatcher = agent::outputs(&config, args.quiet, None)?
         .start()

@@ -14,6 +14,7 @@ use rules::diagnostic::closest;
 use rules::trace::{Clause, Part, Tracer};
 use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
+use yaml::quote::comment;
 use yaml::settings;
 
 use crate::described_event::{self, Described, unusable};
@@ -214,7 +215,7 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
             Some(false) => "no match",
             None => "undecided",
         };
-        out.push_str(&format!("{word:10} {}\n", rule.name));
+        out.push_str(&format!("{word:10} {}\n", comment(&rule.name)));
         if is_long {
             push_parts(&mut out, clause, true, 1);
         } else {
@@ -262,7 +263,8 @@ fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
         (None, _) => brief(&inner.text),
     };
     let indent = "  ".repeat(depth);
-    out.push_str(&format!("{mark:4}{indent}{not}{title}{}\n", values(inner)));
+    let line = comment(&format!("{not}{title}{}", values(inner)));
+    out.push_str(&format!("{mark:4}{indent}{line}\n"));
     let is_as_wanted = clause.holds == Some(wanted);
     let is_shown = match inner.part {
         Part::Test => false,
@@ -299,7 +301,7 @@ pub(super) fn sentence(clause: &Clause) -> String {
         None => "cannot be evaluated",
     };
     let title = brief(clause.name.as_deref().unwrap_or(&clause.text));
-    format!("`{title}` {what}{}", values(clause))
+    comment(&format!("`{title}` {what}{}", values(clause)))
 }
 
 /// Shortens a clause to one line; lists can be long.
@@ -367,4 +369,38 @@ pub(super) fn json_clause(clause: &Clause) -> Value {
         "values": values,
         "parts": clause.parts.iter().map(json_clause).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use config::rule_files::{self, RuleFile};
+
+    use super::*;
+
+    #[test]
+    fn names_and_conditions_of_rules_do_not_reach_the_terminal_raw() {
+        let rule = "- rule: \"R\\x1b[2J\"\n  desc: d\n  condition: \"evt.type = open and fd.name = 'a\\x1b[2J'\"\n  \
+            output: o\n  priority: INFO\n";
+        let file = RuleFile {
+            name: "r.yaml".into(),
+            text: Ok(rule.to_owned()),
+        };
+        let loaded = rule_files::load_read(vec![file]);
+        loaded.usable().expect("the rule is right");
+        let root = settings::read("e", "{evt.type: open, fd.name: b}").expect("YAML");
+        let event = described_event::describe(&root, &loaded.ruleset);
+        let Ok(event) = event else {
+            panic!("an event");
+        };
+        let rules: Vec<_> = loaded.ruleset.rules.iter().collect();
+        let subject = Subject::Given(Box::new(event));
+        let Ok(verdicts) = subject.verdicts(&loaded.ruleset, &rules) else {
+            panic!("verdicts");
+        };
+        for is_long in [false, true] {
+            let text = text(&verdicts, is_long);
+            assert!(text.contains("R\\x1b[2J"), "{text:?}");
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use diagnostics::terminal;
 use rules::Rule;
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
+use yaml::quote::comment;
 
 use crate::RuleFiles;
 
@@ -59,14 +60,17 @@ pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome 
 fn text_list(rules: &[Rule]) -> String {
     let width = rules
         .iter()
-        .map(|rule| rule.name.chars().count())
+        .map(|rule| comment(&rule.name).chars().count())
         .max()
         .unwrap_or(0);
     let mut out = String::new();
     for rule in rules {
         let off = if rule.enabled { "" } else { "  (disabled)" };
         let priority = rule.priority.name();
-        out.push_str(&format!("{:width$}  {priority}{off}\n", rule.name));
+        out.push_str(&format!(
+            "{:width$}  {priority}{off}\n",
+            comment(&rule.name)
+        ));
     }
     out
 }
@@ -76,16 +80,21 @@ fn text_rule(rule: &Rule) -> String {
     format!(
         "{}\n  priority   {}\n  source     {}\n  tags       {}\n  enabled    {}\n  defined    {}\n  \
          desc       {}\n  condition  {}\n  output     {}\n",
-        rule.name,
+        comment(&rule.name),
         rule.priority.name(),
-        rule.source,
-        tags.join(", "),
+        comment(&rule.source),
+        comment(&tags.join(", ")),
         rule.enabled,
-        rule.location,
-        rule.desc,
-        rule.condition,
-        rule.output.text,
+        comment(&rule.location.to_string()),
+        lines(&rule.desc),
+        lines(&rule.condition.to_string()),
+        lines(&rule.output.text),
     )
+}
+
+/// Returns text of several lines for a terminal.
+fn lines(text: &str) -> String {
+    text.split('\n').map(comment).collect::<Vec<_>>().join("\n")
 }
 
 fn json_list(rules: &[Rule]) -> String {
@@ -112,4 +121,28 @@ fn json_rule(rule: &Rule) -> Value {
         "file": &*rule.location.file,
         "line": rule.location.line,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use config::rule_files::{self, RuleFile};
+
+    use super::*;
+
+    #[test]
+    fn names_and_texts_of_rules_do_not_reach_the_terminal_raw() {
+        let text = "- rule: \"R\\x1b[2J\"\n  desc: \"one\\ntwo\\x1b[2J\"\n  condition: evt.type = open\n  \
+            output: \"o\\x1b[2J\"\n  priority: INFO\n";
+        let file = RuleFile {
+            name: "r\u{1b}.yaml".into(),
+            text: Ok(text.to_owned()),
+        };
+        let loaded = rule_files::load_read(vec![file]);
+        let rules = &loaded.ruleset.rules;
+        for text in [text_list(rules), text_rule(&rules[0])] {
+            assert!(text.contains("R\\x1b[2J"), "{text:?}");
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+        }
+        assert!(text_rule(&rules[0]).contains("one\ntwo"));
+    }
 }

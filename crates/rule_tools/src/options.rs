@@ -44,6 +44,7 @@ impl RuleFiles {
                 bundled: Vec::new(),
                 added,
                 level: self.level.unwrap_or_default(),
+                enables_hunting: false,
             });
         }
         let places = Places::of_user()?;

@@ -43,10 +43,10 @@ impl Ruleset {
         }
     }
 
-    /// Disables the rules whose level is above this one.
+    /// Disables the rules whose level is above this one, but those that an item enabled by their names.
     pub fn disable_above(&mut self, level: Level) {
         for rule in &mut self.rules {
-            rule.enabled &= rule.level() <= level;
+            rule.enabled &= rule.level() <= level || rule.is_enabled_by_name;
         }
     }
 
@@ -87,6 +87,9 @@ pub struct Rule {
     pub tags: BTreeSet<String>,
     /// Whether the rule is evaluated.
     pub enabled: bool,
+    /// A later item than the definition enabled the rule, such as by `override: {enabled: replace}`. It is on at every
+    /// level then.
+    pub is_enabled_by_name: bool,
     /// Whether to warn if the rule matches too many event types.
     pub warn_evttypes: bool,
     /// Whether an unknown field or event type disables the rule instead of being an error.

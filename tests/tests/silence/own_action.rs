@@ -41,3 +41,18 @@ fn the_rule_must_still_detect_its_own_action() {
         "{forced:?}"
     );
 }
+
+#[test]
+fn an_exception_to_a_hunting_rule_is_written_while_its_level_is_off() {
+    let place = Place::new();
+    let mut hunting = alert("/usr/bin/backup", "/root/.ssh/id_rsa");
+    hunting["rule"] = "Read ssh information".into();
+    let finished = place.silence(&[], &hunting);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let name = "silence-read-ssh-information-1.yaml";
+    let test = format!("rules.d/tests/{name}");
+    assert_eq!(place.files(), [format!("rules.d/{name}"), test.clone()]);
+    assert!(place.read(&test).contains("level: hunting\n"));
+    let tested = place.run(&["rules", "test", &test], "");
+    assert_eq!(tested.code(), 0, "{tested:?}");
+}

@@ -107,8 +107,12 @@ pub(super) fn send(
 
 /// Receives the request of [`send`] from a process of the build `own`. Returns `None` if the other side only tested
 /// whether an agent exists. A request of another build, and one that is damaged, is an error of the kind
-/// [`InvalidData`](io::ErrorKind::InvalidData).
-pub(super) fn receive(stream: &UnixStream, own: &str) -> io::Result<Option<HandedDescriptors>> {
+/// [`InvalidData`](io::ErrorKind::InvalidData). If `own` is an error, it is returned once the request is read, so that
+/// the other side can be answered.
+pub(super) fn receive(
+    stream: &UnixStream,
+    own: io::Result<String>,
+) -> io::Result<Option<HandedDescriptors>> {
     let mut letter = [0];
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     if count == 0 {
@@ -120,6 +124,9 @@ pub(super) fn receive(stream: &UnixStream, own: &str) -> io::Result<Option<Hande
     let damaged = |error: serde_json::Error| invalid(format!("the request is damaged: {error}"));
     // Read first: a request of another build may have other fields.
     let WrittenBuild { build } = serde_json::from_slice(&text).map_err(damaged)?;
+    let own = own.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot read its own build: {error}"))
+    })?;
     if build != own {
         return Err(invalid(format!(
             "the agent is a different build of tollgate: it is {own}, and {build} asked"
@@ -274,13 +281,13 @@ fn read_text(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use sys::notify::Notification;
 
     use super::*;
     use crate::identity;
 
-    fn hail() -> HandoffRequest {
+    pub(in super::super) fn hail() -> HandoffRequest {
         HandoffRequest {
             build: identity::build().expect("there is a program"),
             container: "c".to_owned(),
@@ -306,8 +313,8 @@ mod tests {
             assert_eq!(shown.is_some(), shared_state.is_some());
         }
         send(&ours, &hail(), file.as_fd(), file.as_fd()).expect("sent");
-        let own = identity::build().expect("there is a program");
-        let handed = receive(&theirs, &own)
+        let own = || Ok(identity::build().expect("there is a program"));
+        let handed = receive(&theirs, own())
             .expect("received")
             .expect("a container");
         assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));
@@ -340,7 +347,7 @@ mod tests {
         let mut none = || Err(io::Error::other("they are not wanted"));
         assert_eq!(hear(&ours, &mut none).expect("received"), Ok(()));
         drop(ours);
-        assert!(receive(&theirs, &own).expect("the end").is_none());
+        assert!(receive(&theirs, own()).expect("the end").is_none());
     }
 
     /// What is received if this text is sent as a request.
@@ -351,7 +358,7 @@ mod tests {
             sys::socket::send_fd(ours.as_fd(), letter, Some(file.as_fd())).expect("sent");
         }
         write_text(&ours, text).expect("sent");
-        receive(&theirs, &identity::build().expect("there is a program"))
+        receive(&theirs, identity::build())
     }
 
     fn refusal(text: &[u8]) -> String {
@@ -391,10 +398,10 @@ mod tests {
     fn what_is_no_hail_is_an_error() {
         let (mut ours, theirs) = UnixStream::pair().expect("sockets");
         ours.write_all(b"BL\xff\xff\xff\xff").expect("sent");
-        assert!(receive(&theirs, "").is_err());
+        assert!(receive(&theirs, Ok(String::new())).is_err());
         let (mut ours, theirs) = UnixStream::pair().expect("sockets");
         ours.write_all(b"BL\x02\0\0\0{}").expect("sent");
-        assert!(receive(&theirs, "").is_err());
+        assert!(receive(&theirs, Ok(String::new())).is_err());
     }
 
     #[test]

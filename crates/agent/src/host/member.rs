@@ -1,6 +1,7 @@
 //! A container in the host agent, from connection to end.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
@@ -86,23 +87,8 @@ impl Host {
 /// Watches a container until its last process or its own agent has ended.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
     let shown = host.account.as_ref().map(|account| account.file.as_fd());
-    let received = handoff_request::greet(stream, shown)
-        .and_then(|()| identity::build())
-        .and_then(|own| handoff_request::receive(stream, &own));
-    let handed = match received {
-        Ok(Some(handed)) => handed,
-        // The other side only tested whether this agent exists.
-        Ok(None) => return,
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
-        // Otherwise the other side would ask again until its time is up.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-            let _ = handoff_request::answer(stream, Err(&error.to_string()));
-            return;
-        }
-        Err(error) => {
-            journal::warn(&format!("cannot watch a container: {error}"));
-            return;
-        }
+    let Some(handed) = received(stream, shown, identity::build()) else {
+        return;
     };
     let member = match Member::new(handed, stream, host) {
         Ok(member) => member,
@@ -118,6 +104,31 @@ fn serve(stream: &UnixStream, host: &Arc<Host>) {
         member.follow(stream);
     }
     member.leave();
+}
+
+/// Greets the other side, and receives its container. Answers a request that cannot be used. `own`: the build of this agent.
+fn received(
+    stream: &UnixStream,
+    shown: Option<BorrowedFd<'_>>,
+    own: io::Result<String>,
+) -> Option<HandedDescriptors> {
+    let received =
+        handoff_request::greet(stream, shown).and_then(|()| handoff_request::receive(stream, own));
+    let error = match received {
+        // `None`: the other side only tested whether this agent exists.
+        Ok(handed) => return handed,
+        Err(error) => error,
+    };
+    match error.kind() {
+        // Nobody is there to be answered.
+        ErrorKind::BrokenPipe => return None,
+        // The other side reports it.
+        ErrorKind::InvalidData => {}
+        _ => journal::warn(&format!("cannot watch a container: {error}")),
+    }
+    // Otherwise the other side would ask again until its time is up.
+    let _ = handoff_request::answer(stream, Err(&error.to_string()));
+    None
 }
 
 struct Member<'a> {
@@ -287,5 +298,33 @@ impl<'a> Member<'a> {
             state.past = state.past.plus(&counters);
             state.past_losses = state.past_losses.plus(&losses);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::handoff_request::{await_greeting, hear, send};
+
+    #[test]
+    fn an_agent_that_cannot_read_its_build_answers_the_request() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let file = std::fs::File::open("/dev/null").expect("a device");
+        send(
+            &ours,
+            &handoff_request::tests::hail(),
+            file.as_fd(),
+            file.as_fd(),
+        )
+        .expect("sent");
+        let unknown = Err(io::Error::from(ErrorKind::PermissionDenied));
+        assert!(received(&theirs, None, unknown).is_none());
+        drop(theirs);
+        await_greeting(&ours).expect("the agent greets");
+        let mut none = || Err(io::Error::other("they are not wanted"));
+        let why = hear(&ours, &mut none)
+            .expect("an answer")
+            .expect_err("a refusal");
+        assert!(why.contains("cannot read its own build"), "{why}");
     }
 }

@@ -19,7 +19,8 @@ pub(crate) struct RuleSources {
     #[arg(long, value_name = "RULES", help_heading = RULES)]
     pub(crate) add_rules: Vec<PathBuf>,
     /// Turn on the rules up to this level: stable, hunting (also rules that are broad, for people who look for something)
-    /// or forensic (also rules whose alerts only the log gets) [default: rules_level of the configuration, stable]
+    /// or forensic (also rules whose alerts go to the terminal or --log, file_output and recordings alone) [default:
+    /// rules_level of the configuration, stable]
     #[arg(long, value_name = "LEVEL", help_heading = RULES, value_parser = level)]
     pub(crate) level: Option<Level>,
     /// Also read the configuration in FILE, in the format of falco.yaml; it overrides

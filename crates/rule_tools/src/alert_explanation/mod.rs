@@ -188,4 +188,38 @@ mod tests {
             assert!(text.contains("  sshd\n    ...\n    sh\n"), "{text}");
         });
     }
+
+    #[test]
+    fn a_long_tree_is_cut_at_its_old_end() {
+        let mut alert = shadow();
+        let names: Vec<_> = (0..100_000).map(|at| format!("p{at}")).collect();
+        alert["output_fields"]["proc.aname"] = names.into();
+        explanation(&alert, |explained| {
+            let text = explained.text_tree();
+            assert!(text.len() < 64 * 200, "{}", text.len());
+            let lines: Vec<_> = text.lines().skip(2).collect();
+            assert_eq!(lines[0], "  99937 more, older ones");
+            assert_eq!(lines[1], "  p62");
+            assert_eq!(lines.len(), 65, "{text}");
+            assert_eq!(
+                explained.object()["tree"].as_array().map(Vec::len),
+                Some(100_001)
+            );
+        });
+    }
+
+    #[test]
+    fn the_description_of_a_rule_does_not_reach_the_terminal_raw() {
+        let text = "- rule: R\n  desc: \"a\\x1b[2Jb\"\n  condition: evt.type = open\n  output: o\n  priority: INFO\n";
+        let file = rule_files::RuleFile {
+            name: "r.yaml".into(),
+            text: Ok(text.to_owned()),
+        };
+        let loaded = rule_files::load_read(vec![file]);
+        let alert = json!({ "rule": "R", "output": "o", "output_fields": { "evt.type": "open" } });
+        let explained = AlertExplanation::of(&alert, &loaded, Path::new("-")).expect("an alert");
+        let text = explained.text();
+        assert!(text.contains("a\\u{1b}[2Jb"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
 }

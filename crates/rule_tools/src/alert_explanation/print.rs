@@ -7,6 +7,8 @@ use crate::event_explanation::{json_clause, reasons};
 
 /// Version of [`AlertExplanation::object`]. It grows when a key changes its meaning or goes.
 const FORMAT: u32 = 1;
+/// Maximum number of processes that the text shows. Each is indented by its depth.
+const SHOWN: usize = 64;
 
 impl AlertExplanation<'_> {
     pub(super) fn text(&self) -> String {
@@ -73,10 +75,15 @@ impl AlertExplanation<'_> {
         all.collect::<Vec<_>>().join(", ")
     }
 
-    fn text_tree(&self) -> String {
+    pub(super) fn text_tree(&self) -> String {
         let mut out = String::from("\nprocess tree\n");
+        // Each alert decides how many it has.
+        let more = self.facts.ancestors.len().saturating_sub(SHOWN);
+        if more > 0 {
+            out.push_str(&format!("  {more} more, older ones\n"));
+        }
         let mut last: Option<usize> = None;
-        for (depth, (level, ancestor)) in self.tree().enumerate() {
+        for (depth, (level, ancestor)) in self.tree().skip(more).enumerate() {
             let indent = "  ".repeat(depth + 1);
             if last.is_some_and(|last| last > level + 1) {
                 out.push_str(&format!("{indent}...\n"));
@@ -133,7 +140,7 @@ impl KnownRule<'_> {
         let desc: Vec<_> = self.rule.desc.split_whitespace().collect();
         let mut out = format!(
             "\nwhy it matters\n  {}\n\nmatched because\n",
-            desc.join(" ")
+            printable(&desc.join(" "))
         );
         let Evaluated { clause, inferred } = match &self.clause {
             Ok(evaluated) => evaluated,

@@ -123,7 +123,7 @@ impl<'a> SightResolver<'a> {
     }
 
     pub(super) fn sight(&self, rule: &Rule) -> Sight {
-        if rule.level() > self.level {
+        if rule.level() > self.level && !rule.is_enabled_by_name {
             return Sight::None(format!("level {} is off", rule.level()));
         }
         if !rule.enabled {

@@ -1,5 +1,7 @@
 //! Coverage as lines for people.
 
+use yaml::quote::comment;
+
 use super::{Coverage, Row, RuleSight, names};
 use crate::attack::{TACTICS, Technique, VERSION};
 
@@ -92,13 +94,14 @@ impl Coverage<'_> {
                 untagged.len()
             ));
             for rule in untagged {
-                out.push_str(&format!("  {rule}\n"));
+                out.push_str(&format!("  {}\n", comment(rule)));
             }
         }
         for (tag, rules) in &self.unknown {
             out.push_str(&format!(
-                "warning: ATT&CK {VERSION} has no technique {tag} (rule {})\n",
-                rules.join(", ")
+                "warning: ATT&CK {VERSION} has no technique {} (rule {})\n",
+                comment(tag),
+                comment(&rules.join(", "))
             ));
         }
         out
@@ -111,23 +114,21 @@ fn section(title: &str, rules: Vec<(&RuleSight<'_>, &str)>) -> String {
     }
     let mut out = format!("\n{title}  {}\n", rules.len());
     for (entry, why) in rules {
-        out.push_str(&format!("  {}: {why}\n", entry.rule.name));
+        out.push_str(&format!(
+            "  {}: {}\n",
+            comment(&entry.rule.name),
+            comment(why)
+        ));
     }
     out
 }
 
 fn line(row: &Row<'_>) -> String {
     let Technique { id, name, .. } = row.technique;
-    let mut shown: Vec<_> = row
-        .seen()
-        .map(|entry| entry.rule.name.to_string())
-        .collect();
+    let mut shown: Vec<_> = row.seen().map(|entry| comment(&entry.rule.name)).collect();
     let is_covered = !shown.is_empty();
     if !is_covered {
-        shown = row
-            .unseen()
-            .map(|(rule, _)| rule.name.to_string())
-            .collect();
+        shown = row.unseen().map(|(rule, _)| comment(&rule.name)).collect();
     }
     if shown.len() > SHOWN {
         let more = shown.len() - SHOWN;

@@ -88,6 +88,16 @@ impl RulesUnderTest {
         alerts.iter().map(|alert| alert.rule.to_string()).collect()
     }
 
+    /// Returns the rules that alert on the event if the levels above that of the alert's rule are off.
+    pub(super) fn alerts_of_level(&self, event: &EventText) -> Vec<String> {
+        let level = self.rule().level();
+        let is_on = |name: &String| {
+            let rule = self.loaded.ruleset.rule(name);
+            rule.is_some_and(|rule| rule.level() <= level || rule.is_enabled_by_name)
+        };
+        self.alerts(event).into_iter().filter(is_on).collect()
+    }
+
     /// Returns the event of an alert: of the types and values that the alert leaves open, those with which its rule matches,
     /// or else might match.
     ///

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use rules::Level;
 use rules::synthetic_event::{SyntheticValue, UnsetFields};
 use yaml::quote;
 
@@ -64,6 +65,8 @@ pub(super) struct TestRules {
     pub(super) named: Vec<String>,
     /// The file of the exception, and others beside the built-in rules.
     pub(super) added: Vec<String>,
+    /// Level of the rule. Rules of higher levels are off.
+    pub(super) level: Level,
 }
 
 /// One test: an event, and the alerts that it raises.
@@ -83,7 +86,11 @@ pub(super) fn test_file(files: &TestRules, tests: &[TestCase<'_>]) -> String {
     if !files.named.is_empty() {
         out.push_str(&format!("rules: {}\n", list(&files.named)));
     }
-    out.push_str(&format!("add_rules: {}\ntests:\n", list(&files.added)));
+    out.push_str(&format!(
+        "add_rules: {}\nlevel: {}\ntests:\n",
+        list(&files.added),
+        files.level
+    ));
     for test in tests {
         out.push_str(&format!(
             "  - name: {}\n    event:\n",

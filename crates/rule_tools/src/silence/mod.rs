@@ -281,11 +281,12 @@ fn write(
     let files = TestRules {
         named: absolute(&args.rules.named),
         added,
+        level: option.rules.rule().level(),
     };
     let mut tests = vec![TestCase {
         name: "the alert is not raised again".to_owned(),
         event,
-        alerts: option.rules.alerts(event),
+        alerts: option.rules.alerts_of_level(event),
     }];
     let left = option.left.map(|left| &variants[left]);
     tests.extend(
@@ -293,7 +294,7 @@ fn write(
             .map(|variant| TestCase {
                 name: format!("still detected: {}", variant.title),
                 event: &variant.event,
-                alerts: option.rules.alerts(&variant.event),
+                alerts: option.rules.alerts_of_level(&variant.event),
             }),
     );
     let rules = rule_file(alert, &option.candidate, &format!("tests/{name}"));

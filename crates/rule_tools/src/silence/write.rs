@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use config::places::VARIABLE;
-use config::rule_files::{BUILTIN_NAME, RuleSources};
+use config::rule_files::{RuleSources, is_builtin};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use rules::Rule;
@@ -73,7 +73,7 @@ impl Target {
         };
         let defined = Path::new(&*rule.location.file);
         let is_there = defined.parent() == Some(folder);
-        if !is_there && *rule.location.file != *BUILTIN_NAME {
+        if !is_there && !is_builtin(&rule.location.file) {
             let file = defined.display();
             return Err(refused(format!(
                 "it is loaded before {file}, which has the rule"
@@ -203,7 +203,25 @@ fn slug(rule: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rules::Level;
+
     use super::*;
+
+    #[test]
+    fn an_exception_to_a_hunting_rule_goes_to_the_folder_of_all_runs() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let sources = RuleSources {
+            folder: Some(dir.path().join("rules.d")),
+            level: Level::Forensic,
+            ..RuleSources::default()
+        };
+        let loaded = sources.load();
+        for name in ["Read ssh information", "Read sensitive file untrusted"] {
+            let rule = loaded.ruleset.rule(name).expect("it is built in");
+            let target = Target::choose(None, rule, &sources).expect(name);
+            assert_eq!(target.rules.parent(), sources.folder.as_deref());
+        }
+    }
 
     #[test]
     fn files_are_new_and_nothing_is_overwritten() {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rules::synthetic_event::{SyntheticEvent, UnsetFields};
+use rules::{Level, UnknownLevel};
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 use crate::described_event;
@@ -14,6 +15,8 @@ pub(super) struct Suite {
     pub(super) rules: Vec<PathBuf>,
     /// Rule files that the file adds to those, or to the built-in rules.
     pub(super) added: Vec<PathBuf>,
+    /// Highest level of the rules that are on, if the file names one.
+    pub(super) level: Option<Level>,
     pub(super) tests: Vec<Test>,
 }
 
@@ -53,7 +56,7 @@ pub(super) struct Expected {
 pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
     let root = settings::read(&path.display().to_string(), text)?;
     let entries = map(&root, "`tests:` with a list")?;
-    check_keys(entries, &["rules", "add_rules", "tests"])?;
+    check_keys(entries, &["rules", "add_rules", "level", "tests"])?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let files = |key: &str| match find(entries, key) {
         None => Ok(Vec::new()),
@@ -63,6 +66,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
         }
     };
     let (rules, added) = (files("rules")?, files("add_rules")?);
+    let level = find(entries, "level").map(level).transpose()?;
     let tests = find(entries, "tests").ok_or_else(|| {
         Problem::new(&root.origin, "the key `tests` is missing")
             .help("write `tests:` with a list of tests; see the page about testing rules")
@@ -81,7 +85,18 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
     Ok(Suite {
         rules,
         added,
+        level,
         tests,
+    })
+}
+
+fn level(node: &Node) -> Result<Level, Problem> {
+    node.text()?.parse().map_err(|error: UnknownLevel| {
+        let problem = Problem::new(&node.origin, error.to_string());
+        match error.suggestion() {
+            Some(near) => problem.help(format!("did you mean `{near}`?")),
+            None => problem,
+        }
     })
 }
 
@@ -211,11 +226,12 @@ mod tests {
 
     #[test]
     fn a_file_of_tests_is_read() {
-        let text = "rules: a.yaml\nadd_rules: [../b.yaml]\ntests:\n- name: one\n  event: {evt.type: open, fd.name: /x}\n  alerts: [R]\n\
+        let text = "rules: a.yaml\nadd_rules: [../b.yaml]\nlevel: hunting\ntests:\n- name: one\n  event: {evt.type: open, fd.name: /x}\n  alerts: [R]\n\
             - name: two\n  capture: c.scap\n  alerts:\n  - {rule: S, count: 2, fields: {fd.num: 3}}\n";
         let suite = read(Path::new("dir/t.yaml"), text).expect("it is right");
         assert_eq!(suite.rules, [PathBuf::from("dir/a.yaml")]);
         assert_eq!(suite.added, [PathBuf::from("dir/../b.yaml")]);
+        assert_eq!(suite.level, Some(Level::Hunting));
         let [one, two] = &suite.tests[..] else {
             panic!("{suite:?}");
         };
@@ -235,6 +251,10 @@ mod tests {
             ("a: 1\n", "t.yaml:1:1: unknown key `a`"),
             ("rules: []\n", "t.yaml:1:1: the key `tests` is missing"),
             ("tests: []\n", "t.yaml:1:1: the list of tests is empty"),
+            (
+                "level: huntin\ntests: []\n",
+                "t.yaml:1:8: unknown level `huntin`: expected stable, hunting, forensic",
+            ),
             (
                 "tests:\n- name: x\n  alerts: []\n",
                 "t.yaml:2:3: the test has no `event`",

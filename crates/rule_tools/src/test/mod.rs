@@ -12,7 +12,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
 use rules::diagnostic::closest;
 use rules::trace::Tracer;
-use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
+use rules::{Alert, AlertSink, Engine, EngineOptions, Level, RuleMatching};
 use serde_json::json;
 use yaml::settings::Problem;
 
@@ -122,6 +122,7 @@ impl AlertSink for Kept {
 /// The rules that a test file uses.
 struct Bench {
     loaded: Loaded,
+    level: Level,
     engine: Engine,
     alerts: Kept,
 }
@@ -133,6 +134,7 @@ impl Bench {
         if rules.named.is_empty() {
             rules.named.clone_from(&suite.rules);
         }
+        rules.level = rules.level.or(suite.level);
         let mut sources = rules.sources()?;
         sources.added.splice(0..0, suite.added.iter().cloned());
         let mut loaded = sources.load();
@@ -145,6 +147,7 @@ impl Bench {
         loaded.usable()?;
         let bench = Self {
             loaded,
+            level: sources.level,
             engine,
             alerts,
         };
@@ -164,6 +167,13 @@ impl Bench {
             return Ok(());
         }
         let (what, help) = match known {
+            Some(rule) if rule.level() > self.level => (
+                "is not enabled",
+                format!(
+                    "write `level: {}` into the file, or use --level",
+                    rule.level()
+                ),
+            ),
             Some(_) => ("is not enabled", "enable it in the rule file".to_owned()),
             None => {
                 let names = self.loaded.ruleset.rules.iter().map(|rule| &*rule.name);

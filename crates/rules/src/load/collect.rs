@@ -176,7 +176,10 @@ impl Collector {
                 enabled,
                 location,
             } => match self.rules.get_mut(&name) {
-                Some(rule) => rule.item.enabled = enabled,
+                Some(rule) => {
+                    rule.item.enabled = enabled;
+                    rule.item.is_enabled_by_name = enabled;
+                }
                 None => problems.extend(self.missing(
                     ItemKind::Rule,
                     &name,
@@ -422,6 +425,7 @@ fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
     set(&mut rule.priority, update.priority);
     set(&mut rule.tags, update.tags);
     set(&mut rule.enabled, update.enabled);
+    set(&mut rule.is_enabled_by_name, update.enabled);
     set(&mut rule.capture, update.capture);
     set(&mut rule.capture_duration_ms, update.capture_duration_ms);
     set(&mut rule.count, update.count.map(Some));

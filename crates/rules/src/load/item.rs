@@ -165,6 +165,8 @@ pub(super) struct RuleItem {
     pub(super) source: String,
     pub(super) tags: BTreeSet<String>,
     pub(super) enabled: bool,
+    /// A later item enabled the rule by its name.
+    pub(super) is_enabled_by_name: bool,
     pub(super) capture: bool,
     pub(super) capture_duration_ms: u32,
     pub(super) count: Option<Count>,

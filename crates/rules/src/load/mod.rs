@@ -44,8 +44,8 @@ pub const SYSCALL_SOURCE: &str = "syscall";
 struct Config {
     sources: BTreeSet<String>,
     plugins: BTreeMap<String, Version>,
-    /// Name of the file that has the built-in rules.
-    builtin: Option<String>,
+    /// Names of the files that have the built-in rules.
+    builtin: BTreeSet<String>,
 }
 
 /// Loads rule files, in order.
@@ -78,7 +78,7 @@ impl Loader {
         let config = Config {
             sources: BTreeSet::from([SYSCALL_SOURCE.to_owned()]),
             plugins: BTreeMap::from(plugins),
-            builtin: None,
+            builtin: BTreeSet::new(),
         };
         Self {
             config,
@@ -102,10 +102,10 @@ impl Loader {
         self
     }
 
-    /// Names the file of the built-in rules: another file that defines one of its macros or lists anew is warned of.
+    /// Names a file of the built-in rules: another file that defines one of its macros or lists anew is warned of.
     #[must_use]
     pub fn with_builtin(mut self, file_name: &str) -> Self {
-        self.config.builtin = Some(file_name.to_owned());
+        self.config.builtin.insert(file_name.to_owned());
         self
     }
 

@@ -360,6 +360,7 @@ impl<'n> Reader<'n> {
             source: source?,
             tags: tags?,
             enabled: enabled?,
+            is_enabled_by_name: false,
             capture: capture?,
             capture_duration_ms: capture_duration?,
             count: count?,

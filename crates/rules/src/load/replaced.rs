@@ -58,8 +58,7 @@ fn warning(
     later: &Location,
     config: &Config,
 ) -> Option<Diagnostic> {
-    let is_builtin = config.builtin.as_deref() == Some(&*earlier.file);
-    if !is_builtin || earlier.file == later.file {
+    if !config.builtin.contains(&*earlier.file) || earlier.file == later.file {
         return None;
     }
     let word = kind.word();

@@ -300,6 +300,7 @@ impl<'c> Resolver<'c> {
             source: item.source.clone(),
             tags: item.tags.clone(),
             enabled: item.enabled,
+            is_enabled_by_name: item.is_enabled_by_name,
             warn_evttypes: item.warn_evttypes,
             skip_if_unknown_filter: item.skip_if_unknown_filter,
             exceptions: item.exceptions.iter().map(summary).collect(),

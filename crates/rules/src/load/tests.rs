@@ -1318,3 +1318,40 @@ fn a_file_that_takes_the_place_of_a_builtin_macro_is_warned_of() {
     let (_, diagnostics) = loader.add("b", "- list: shells\n  items: [zsh]\n").finish();
     assert!(diagnostics.is_empty(), "{diagnostics:?}");
 }
+
+#[test]
+fn each_of_several_builtin_files_is_warned_of() {
+    const BUILTIN: &str = "- list: shells\n  items: [sh, bash]\n\
+        - rule: r\n  desc: d\n  condition: evt.type = open and proc.name in (shells)\n  output: o\n  priority: ERROR\n";
+    const MORE: &str = "- list: more\n  items: [a]\n\
+        - rule: s\n  desc: d\n  condition: evt.type = open and proc.name in (more)\n  output: o\n  priority: ERROR\n";
+    const OWN: &str = "- list: shells\n  items: [zsh]\n- list: more\n  items: [b]\n";
+    let loader = Loader::new().with_builtin("more").with_builtin("builtin");
+    let loader = loader.add("builtin", BUILTIN).add("more", MORE);
+    let (_, diagnostics) = loader.add("own.yaml", OWN).finish();
+    let warned_of: Vec<_> = diagnostics
+        .iter()
+        .map(|found| (found.code, found.location.line))
+        .collect();
+    assert_eq!(
+        warned_of,
+        [(Code::ReplacedBuiltin, 1), (Code::ReplacedBuiltin, 3)]
+    );
+}
+
+#[test]
+fn a_rule_that_a_later_item_enables_is_enabled_by_its_name() {
+    let base = rule("R", "a.b = 1", "  enabled: true\n");
+    let is_by_name = |updates: &[&str]| {
+        let texts = [&[&*base], updates].concat();
+        let (ruleset, _) = load(&texts);
+        ruleset.rule("R").unwrap().is_enabled_by_name
+    };
+    let enable = "- rule: R\n  enabled: true\n  override: {enabled: replace}\n";
+    let disable = "- rule: R\n  enabled: false\n  override: {enabled: replace}\n";
+    assert!(!is_by_name(&[]), "a definition names no level");
+    assert!(is_by_name(&[enable]));
+    assert!(is_by_name(&["- rule: R\n  enabled: true\n"]));
+    assert!(!is_by_name(&[enable, disable]));
+    assert!(!is_by_name(&[enable, &base]), "a new definition");
+}

@@ -79,6 +79,7 @@ impl Describer {
             source: rules::load::SYSCALL_SOURCE.to_owned(),
             tags: BTreeSet::new(),
             enabled: true,
+            is_enabled_by_name: false,
             warn_evttypes: false,
             skip_if_unknown_filter: true,
             exceptions: Vec::new(),
