@@ -361,13 +361,14 @@ case $ENGINE in
     *) set -- --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml ;;
 esac
 runtime=$*
+. ./functions
 p() { podman $runtime --cgroup-manager systemd "$@"; }
 tar -C image -c . | p import - localhost/tiny:1.2
 start() {
     name=$1; shift
     p run -d --name $name "$@" localhost/tiny:1.2 /bin/busybox sleep 1000 > $name.id
     grep -q "$GROUP" /proc/$(p inspect -f '{{.State.Pid}}' $name)/cgroup
-    p exec $name sh -c "/bin/busybox true own-$name; /bin/busybox cp /bin/busybox /srv/true; /srv/true drop-$name"
+    p exec $name sh -c "$(deeds $name)"
 }
 GROUP=/machine.slice/libpod- start alone
 p pod create --name pod --infra-image localhost/tiny:1.2 --infra-command "/bin/busybox sleep 1000"
@@ -432,7 +433,6 @@ sweep
 fn play_systemd(engine: &str) {
     need_root!();
     need_runtime!("runc");
-    need_slow!();
     let needed = [
         Path::new("/lib/systemd/systemd"),
         Path::new("/usr/bin/podman"),
@@ -457,11 +457,13 @@ fn play_systemd(engine: &str) {
 
 #[test]
 fn containers_that_podman_has_systemd_make_groups_for_are_told_apart_by_watch() {
+    need_slow!();
     play_systemd("watch");
 }
 
 /// The engine is in a container itself, so its images are younger than that.
 #[test]
 fn containers_of_an_engine_in_a_container_are_told_apart_by_their_own_agent() {
+    need_slow!();
     play_systemd("runtime");
 }
