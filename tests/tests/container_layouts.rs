@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use e2e::{Alert, Limited, Scratch, need_root, need_runtime, need_slow, program, repository, skip};
@@ -105,8 +106,12 @@ sweep() { find /sys/fs/cgroup -depth -type d \( -path '*/kubepods*' -o -path '/s
     -exec rmdir {} + 2> /dev/null || true; }
 "#;
 
+/// Held while a script runs: another would make the same control groups, and `watch` would see its containers.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// What the script of an engine does, and the alerts.
 fn play(engine: &str, script: &str) -> (Scratch, Vec<Alert>) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new();
     let path = scratch.path().display();
     let rules = std::fs::read_to_string(repository().join("rules/default.yaml"));
