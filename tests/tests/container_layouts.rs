@@ -150,6 +150,7 @@ fn play(engine: &str, script: &str) -> (Scratch, Vec<Alert>) {
         .stdin(Stdio::null());
     let finished = Limited::start(&mut command, LIMIT).finish(b"");
     let text = std::fs::read_to_string(scratch.path().join("alerts"));
+    // Nothing wrote the file if the script failed early; its status says that.
     let text = text.unwrap_or_default();
     assert_eq!(finished.code(), 0, "{finished:?}\n{text}");
     let alerts = text.lines().filter_map(Alert::parse).collect();

@@ -111,12 +111,9 @@ fn record(file: &[u8]) -> Vec<u8> {
     let lines = text.lines().filter(|line| !line.contains(":name="));
     let lines = lines.map(|line| {
         let mut parts = line.splitn(3, ':');
-        let (hierarchy, path) = (parts.next(), parts.nth(1));
-        format!(
-            "{}::{}\n",
-            hierarchy.unwrap_or_default(),
-            path.unwrap_or_default()
-        )
+        let mut part = |index| parts.nth(index).expect("a line has three parts");
+        let (hierarchy, path) = (part(0), part(1));
+        format!("{hierarchy}::{path}\n")
     });
     lines.collect::<String>().into_bytes()
 }

@@ -43,6 +43,7 @@ impl RuleFiles {
                 folder: None,
                 bundled: Vec::new(),
                 added,
+                // Without `--level`, as `tollgate run` without a configuration.
                 level: self.level.unwrap_or_default(),
                 enables_hunting: false,
             });

@@ -49,7 +49,8 @@ impl Level {
         Some(tag.strip_prefix(PREFIX)?.parse())
     }
 
-    /// Returns the highest level that one of the tags names.
+    /// Returns the highest level that one of the tags names, and stable if none does. Loading warns of a tag that names no
+    /// level.
     pub fn of_tags<'t>(tags: impl IntoIterator<Item = &'t String>) -> Self {
         let levels = tags.into_iter().filter_map(|tag| Self::of_tag(tag)?.ok());
         levels.max().unwrap_or_default()

@@ -45,7 +45,7 @@ fn the_rule_must_still_detect_its_own_action() {
 #[test]
 fn an_exception_to_a_hunting_rule_is_written_while_its_level_is_off() {
     let place = Place::new();
-    let mut hunting = alert("/usr/bin/backup", "/root/.ssh/id_rsa");
+    let mut hunting = alert("/usr/bin/backup", "/home/ann/.ssh/id_rsa");
     hunting["rule"] = "Read ssh information".into();
     let finished = place.silence(&[], &hunting);
     assert_eq!(finished.code(), 0, "{finished:?}");
