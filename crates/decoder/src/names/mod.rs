@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use self::inodes::Inodes;
 pub use self::inodes::{FileIdentifier, Identity, LookupResult, NamedFile, look, plain};
 pub use self::mounts::Mounts;
+pub(crate) use self::mounts::UNIQUE_ID;
 use self::walk::LookupFlags;
 pub use self::walk::{Caller, ResolvedFile, file_type};
 use crate::call::Call;

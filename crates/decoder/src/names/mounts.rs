@@ -19,7 +19,7 @@ use process_info::procfs::{MountLine, mount_lines, unescape};
 /// `PROC_SUPER_MAGIC`.
 const PROC_MAGIC: u64 = 0x9fa0;
 /// `STATX_MNT_ID_UNIQUE`.
-pub(super) const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+pub(crate) const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// Maximum number of cached mounts.
 const LIMIT: usize = 1024;
 /// Time, in nanoseconds, after which a mount that another process has made is noticed.

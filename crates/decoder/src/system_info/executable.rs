@@ -1,20 +1,24 @@
 //! Facts about a process's executable file.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use event::{ExecutableFile, ExecutableFlags};
-use rustix::fs::StatxTimestamp;
+use rustix::fs::{Statx, StatxFlags, StatxTimestamp};
 
 use super::layers::{Overlay, Starts, Upper};
 use super::writable;
-use process_info::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
+use crate::names::UNIQUE_ID;
+use process_info::procfs::{LINK_LIMIT, MountLine, Proc, ProcError, mount_lines, unescape};
 
 /// Time for which facts about a mount are valid: a remount may change them.
 const FRESH: Duration = Duration::from_secs(2);
+/// The link to the executable.
+const FILE: &str = "exe";
 /// Suffix that the kernel adds to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 /// Maximum number of cached mounts.
@@ -23,67 +27,104 @@ const MOUNT_LIMIT: usize = 256;
 /// Facts about the mount that a file is on.
 #[derive(Debug)]
 pub(super) struct MountFacts {
-    pub(super) read_only: bool,
+    /// False if this is another mount of the same file system: the file's own is detached, or another namespace's.
+    is_own: bool,
+    read_only: bool,
     overlay: Option<Overlay>,
 }
 
-/// Cached mounts by id. Ids are unique among all mounts that exist at one time.
+/// Cached mounts, by the ids that the kernel gives only once (Linux 6.8). Where it gives none, nothing is cached: a
+/// container can have one mount replaced by another with the same number.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    known: Mutex<HashMap<u64, CachedExecutable>>,
+    known: Mutex<HashMap<u64, CachedMount>>,
     starts: Starts,
 }
 
 #[derive(Debug)]
-struct CachedExecutable {
+struct CachedMount {
     read: Instant,
     facts: Option<Arc<MountFacts>>,
 }
 
 impl Mounts {
-    /// Returns the facts of a mount; `None` for a file on no mount of the process's namespace, e.g. a memfd.
-    fn of(&self, proc: &Proc, pid: i32, id: u64) -> Result<Option<Arc<MountFacts>>, ProcError> {
+    /// Returns the facts of the mount that the executable was found by, or of another one of its file system; `None` if
+    /// the process's namespace has none, e.g. for a memfd.
+    fn of(
+        &self,
+        proc: &Proc,
+        pid: i32,
+        executable: &Executable,
+    ) -> Result<Option<Arc<MountFacts>>, ProcError> {
+        let unique = executable.unique_mount(proc, pid)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mount) = known.get(&id)
+        if let Some(mount) = unique.and_then(|id| known.get(&id))
             && mount.read.elapsed() < FRESH
         {
             return Ok(mount.facts.clone());
         }
         drop(known);
         let text = proc.mountinfo(pid)?;
-        let facts = mount_lines(&text)
-            .find(|mount| mount.id == id)
-            .map(|mount| {
-                let overlay = (mount.fs_type == b"overlay").then(|| {
-                    let upper = mount.super_option("upperdir");
-                    Overlay {
-                        device: mount.device.to_vec(),
-                        mount_point: unescape(mount.mount_point).into_owned(),
-                        root: unescape(mount.root).into_owned(),
-                        has_upper: upper.is_some(),
-                        upper: upper.and_then(|path| {
-                            let path = PathBuf::from(std::ffi::OsStr::from_bytes(&path));
-                            Upper::locate(proc, mount.device, path)
-                        }),
-                    }
-                });
-                Arc::new(MountFacts {
-                    read_only: mount.is_read_only(),
-                    overlay,
-                })
-            });
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOUNT_LIMIT {
-            known.clear();
+        let stat = &executable.stat;
+        let own = mount_lines(&text).find(|mount| mount.id == stat.stx_mnt_id);
+        let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+        let other = || mount_lines(&text).find(|mount| mount.device == device.as_bytes());
+        let is_own = own.is_some();
+        let facts = own.or_else(other);
+        let facts = facts.map(|mount| Arc::new(MountFacts::of(proc, &mount, is_own)));
+        if let Some(id) = unique {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.len() >= MOUNT_LIMIT {
+                known.clear();
+            }
+            let (read, facts) = (Instant::now(), facts.clone());
+            known.insert(id, CachedMount { read, facts });
         }
-        known.insert(
-            id,
-            CachedExecutable {
-                read: Instant::now(),
-                facts: facts.clone(),
-            },
-        );
         Ok(facts)
+    }
+}
+
+impl MountFacts {
+    fn of(proc: &Proc, mount: &MountLine<'_>, is_own: bool) -> Self {
+        let overlay = (mount.fs_type == b"overlay").then(|| {
+            let upper = mount.super_option("upperdir");
+            Overlay {
+                device: mount.device.to_vec(),
+                mount_point: unescape(mount.mount_point).into_owned(),
+                root: unescape(mount.root).into_owned(),
+                has_upper: upper.is_some(),
+                upper: upper.and_then(|path| {
+                    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&path));
+                    Upper::locate(proc, mount.device, path)
+                }),
+            }
+        });
+        Self {
+            is_own,
+            read_only: mount.is_read_only(),
+            overlay,
+        }
+    }
+}
+
+/// The executable's file. While it is open, its mount exists, and no other gets the mount's number.
+struct Executable {
+    handle: OwnedFd,
+    stat: Statx,
+}
+
+impl Executable {
+    fn open(proc: &Proc, pid: i32) -> Result<Self, ProcError> {
+        let handle = proc.open_path(pid, FILE)?;
+        let stat = proc.stat_path(&handle, StatxFlags::empty(), pid, FILE)?;
+        Ok(Self { handle, stat })
+    }
+
+    /// Returns the mount's id that the kernel gives only once.
+    fn unique_mount(&self, proc: &Proc, pid: i32) -> Result<Option<u64>, ProcError> {
+        let stat = proc.stat_path(&self.handle, UNIQUE_ID, pid, FILE)?;
+        let is_unique = stat.stx_mask & UNIQUE_ID.bits() != 0;
+        Ok(is_unique.then_some(stat.stx_mnt_id))
     }
 }
 
@@ -107,27 +148,31 @@ pub(super) fn file(
     trust_paths: bool,
     pid: i32,
 ) -> Result<ExecutableFile, ProcError> {
-    let file = proc.stat_link(pid, "exe")?;
-    let mount = mounts.of(proc, pid, file.stx_mnt_id)?;
-    let overlay = mount.as_ref().and_then(|mount| mount.overlay.as_ref());
-    let upper_layer = match overlay {
-        None => Some(false),
-        Some(overlay) => {
+    let executable = Executable::open(proc, pid)?;
+    let file = &executable.stat;
+    let mount = mounts.of(proc, pid, &executable)?;
+    // Only a memfd has such a path without a mount or a name.
+    let from_memfd =
+        mount.is_none() && file.stx_nlink == 0 && path(proc, pid)?.starts_with(b"/memfd:");
+    let (upper_layer, lower_layer) = match mount.as_deref() {
+        Some(MountFacts { overlay: None, .. }) => (Some(false), Some(false)),
+        Some(mount) => {
+            let overlay = mount.overlay.as_ref();
             let path = path(proc, pid)?;
-            overlay.has_above(proc, &mounts.starts, pid, (&path, trust_paths))
+            // The path of a file on a detached mount begins there.
+            let place = (path.as_slice(), trust_paths && mount.is_own);
+            let has_above = |overlay: &Overlay| overlay.has_above(proc, &mounts.starts, pid, place);
+            let upper = overlay.and_then(has_above);
+            (upper, upper.map(|upper| !upper))
         }
+        None if from_memfd => (Some(false), Some(false)),
+        // Mounts of another namespace may be overlays.
+        None => (None, None),
     };
     let flags = ExecutableFlags {
         upper_layer,
-        lower_layer: if overlay.is_some() {
-            upper_layer.map(|upper| !upper)
-        } else {
-            Some(false)
-        },
-        // Only a memfd has such a path without a mount or a name.
-        from_memfd: mount.is_none()
-            && file.stx_nlink == 0
-            && path(proc, pid)?.starts_with(b"/memfd:"),
+        lower_layer,
+        from_memfd,
     };
     Ok(ExecutableFile {
         flags,
@@ -139,10 +184,15 @@ pub(super) fn file(
 
 /// Returns whether the user who runs the executable may write it.
 pub(super) fn is_writable(proc: &Proc, mounts: &Mounts, pid: i32) -> Result<bool, ProcError> {
-    let file = proc.stat_link(pid, "exe")?;
-    let mount = mounts.of(proc, pid, file.stx_mnt_id)?;
-    let read_only = mount.is_some_and(|mount| mount.read_only);
-    Ok(writable::is_writable(proc, pid, &file, read_only))
+    let executable = Executable::open(proc, pid)?;
+    let mount = mounts.of(proc, pid, &executable)?;
+    let read_only = mount.is_some_and(|mount| mount.is_own && mount.read_only);
+    Ok(writable::is_writable(
+        proc,
+        pid,
+        &executable.stat,
+        read_only,
+    ))
 }
 
 pub(super) fn nanoseconds(time: &StatxTimestamp) -> u64 {

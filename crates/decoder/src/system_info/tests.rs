@@ -1,5 +1,6 @@
 use super::*;
 use event::Containment;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 
 struct NoIndex;
@@ -300,17 +301,35 @@ fn layers_of_an_overlay_are_told_apart() {
     let changed = base.join("merged/changed");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(changed, mode).unwrap();
-    let look = |name: &str| {
-        let (child, process) = sleeper(&world, &at(&format!("merged/{name}")));
+    let look_at = |path: &str| {
+        let (child, process) = sleeper(&world, path);
         let file = file_of(&world, &process);
         let says_upper = layers::handle_says_upper(world.proc(), process.pid.0);
         end(child);
         (file.flags.upper_layer, file.flags.lower_layer, says_upper)
     };
+    let look = |name: &str| look_at(&at(&format!("merged/{name}")));
     let found = [look("below"), look("above"), look("changed")];
+    let merged = std::fs::File::open(at("merged")).unwrap();
+    let detached = sys::namespace::mount_of_its_own(merged.as_fd()).unwrap();
+    drop(merged);
+    let (own, number) = (std::process::id(), detached.as_raw_fd());
+    let in_detached = |name: &str| look_at(&format!("/proc/{own}/fd/{number}/{name}"));
+    let through_other = [in_detached("below"), in_detached("above")];
     let unmounted = Command::new("umount").arg(at("merged")).status().unwrap();
     assert!(unmounted.success());
+    let through_none = [in_detached("below"), in_detached("above")];
     std::fs::remove_dir_all(&base).unwrap();
+    // Whatever shows the file, it is never said to be of the image without proof.
+    for (upper, lower, says_upper) in [through_other, through_none].concat() {
+        let is_known = says_upper.then_some(true);
+        let is_expected = upper == is_known || upper.is_none();
+        assert!(
+            is_expected && lower == upper.map(|is| !is),
+            "{upper:?} {lower:?}"
+        );
+    }
+    assert_eq!(through_other[1].0.is_some(), through_other[1].2);
     let on_host = world.own_container().containment == Containment::Host;
     let told = |upper: bool| {
         if on_host {

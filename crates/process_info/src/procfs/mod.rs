@@ -38,8 +38,14 @@ pub use strings::split_command_line;
 pub const COMMAND_LINE_LIMIT: usize = 64 * 1024;
 /// Maximum number of bytes of `environ`.
 pub const ENVIRONMENT_LIMIT: usize = 64 * 1024;
-/// Maximum number of bytes of `cgroup` and `mountinfo`.
+/// Maximum number of bytes of `cgroup`, and of files below `/proc` by path.
 const TABLE_LIMIT: usize = 1024 * 1024;
+/// Maximum number of bytes of `mountinfo` where it is read for each program: 10,000 mounts of containers.
+const MOUNTINFO_LIMIT: usize = 4 * 1024 * 1024;
+/// What `statx` is to answer without asking the file's file system.
+const CACHED: AtFlags = AtFlags::STATX_DONT_SYNC.union(AtFlags::NO_AUTOMOUNT);
+/// The attributes that `statx` is asked for.
+const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 /// Size of 100,000 mounts (`fs.mount-max`) with lines of 600 bytes.
 const MOUNTS_LIMIT: usize = 60_000_000;
 /// Maximum length of a link: the kernel formats links in one page.
@@ -263,8 +269,15 @@ impl Proc {
     }
 
     /// Reads `/proc/PID/mountinfo`; parse with [`mount_lines`].
+    ///
+    /// # Errors
+    /// Also if the table has more than 4 MiB: a mount that is missing in a part of it may exist.
     pub fn mountinfo(&self, pid: i32) -> Result<Vec<u8>, ProcError> {
-        Ok(self.read_all(pid, "mountinfo", TABLE_LIMIT)?.0)
+        let file = "mountinfo";
+        match self.read_all(pid, file, MOUNTINFO_LIMIT)? {
+            (table, false) => Ok(table),
+            (_, true) => Err(ProcError::new(pid, file, Errno::FBIG)),
+        }
     }
 
     /// Reads `/proc/PID/mountinfo`; `None` if it exceeds the default maximum of a namespace's mounts.
@@ -336,6 +349,20 @@ impl Proc {
     /// behind the link is not contacted, so this does not block.
     pub fn stat_link(&self, pid: i32, file: &'static str) -> Result<Statx, ProcError> {
         self.statx(pid, file, &ShortPath::new(pid, file, None))
+    }
+
+    /// Calls `statx` for a file that [`Proc::open_path`] has opened, with `more` beside what [`Proc::stat_link`] asks
+    /// for. The two arguments after it name the file in errors.
+    pub fn stat_path(
+        &self,
+        handle: &OwnedFd,
+        more: StatxFlags,
+        pid: i32,
+        file: &'static str,
+    ) -> Result<Statx, ProcError> {
+        let flags = CACHED | AtFlags::EMPTY_PATH;
+        rustix::fs::statx(handle, c"", flags, ATTRIBUTES | more)
+            .map_err(|errno| ProcError::new(pid, file, errno))
     }
 
     /// Calls `statx` for `/proc/TID/fd/N` as [`Proc::stat_link`] does.
@@ -420,9 +447,7 @@ impl Proc {
     }
 
     fn statx(&self, pid: i32, file: &'static str, path: &ShortPath) -> Result<Statx, ProcError> {
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        rustix::fs::statx(&self.directory, path.as_bytes(), flags, mask)
+        rustix::fs::statx(&self.directory, path.as_bytes(), CACHED, ATTRIBUTES)
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 }
