@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use event::{ExecutableFile, ExecutableFlags};
-use rustix::fs::{Statx, StatxFlags, StatxTimestamp};
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
 
 use super::layers::{Overlay, Starts, Upper};
 use super::writable;
@@ -56,7 +56,7 @@ impl Mounts {
         pid: i32,
         executable: &Executable,
     ) -> Result<Option<Arc<MountFacts>>, ProcError> {
-        let unique = executable.unique_mount(proc, pid)?;
+        let unique = executable.unique_mount(pid)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mount) = unique.and_then(|id| known.get(&id))
             && mount.read.elapsed() < FRESH
@@ -116,16 +116,27 @@ struct Executable {
 impl Executable {
     fn open(proc: &Proc, pid: i32) -> Result<Self, ProcError> {
         let handle = proc.open_path(pid, FILE)?;
-        let stat = proc.stat_path(&handle, StatxFlags::empty(), pid, FILE)?;
+        let stat = stat(&handle, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID, pid)?;
         Ok(Self { handle, stat })
     }
 
     /// Returns the mount's id that the kernel gives only once.
-    fn unique_mount(&self, proc: &Proc, pid: i32) -> Result<Option<u64>, ProcError> {
-        let stat = proc.stat_path(&self.handle, UNIQUE_ID, pid, FILE)?;
+    fn unique_mount(&self, pid: i32) -> Result<Option<u64>, ProcError> {
+        let stat = stat(&self.handle, UNIQUE_ID, pid)?;
         let is_unique = stat.stx_mask & UNIQUE_ID.bits() != 0;
         Ok(is_unique.then_some(stat.stx_mnt_id))
     }
+}
+
+/// Reads attributes that the kernel has, without asking the file's file system.
+fn stat(handle: &OwnedFd, mask: StatxFlags, pid: i32) -> Result<Statx, ProcError> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let file = FILE;
+    rustix::fs::statx(handle, c"", flags, mask).map_err(|source| ProcError::System {
+        pid,
+        file,
+        source,
+    })
 }
 
 /// Reads the path of the executable. The path of a deleted file comes without the kernel's suffix. A file's

@@ -267,10 +267,8 @@ fn deleted_and_nameless_executables_are_told() {
     end(child);
 }
 
-#[test]
-fn layers_of_an_overlay_are_told_apart() {
-    let world = world();
-    let base = std::env::temp_dir().join(format!("world-overlay-{}", std::process::id()));
+/// Mounts an overlay of two programs below a new folder. False if it cannot be mounted; then nothing is left.
+fn mount_overlay(base: &std::path::Path) -> bool {
     for directory in ["lower", "upper", "work", "merged"] {
         std::fs::create_dir_all(base.join(directory)).unwrap();
     }
@@ -286,12 +284,20 @@ fn layers_of_an_overlay_are_told_apart() {
     );
     let mut mount = Command::new("mount");
     mount.args(["-t", "overlay", "overlay", "-o", &options, &at("merged")]);
-    if !mount
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        std::fs::remove_dir_all(&base).unwrap();
+    let mounted = mount.stderr(Stdio::null()).status();
+    let is_mounted = mounted.is_ok_and(|status| status.success());
+    if !is_mounted {
+        std::fs::remove_dir_all(base).unwrap();
+    }
+    is_mounted
+}
+
+#[test]
+fn layers_of_an_overlay_are_told_apart() {
+    let world = world();
+    let base = std::env::temp_dir().join(format!("world-overlay-{}", std::process::id()));
+    let at = |name: &str| base.join(name).to_str().unwrap().to_owned();
+    if !mount_overlay(&base) {
         testing::skip!("needs overlay mounts", || Ok(
             "mount -t overlay failed".to_owned()
         ));

@@ -42,10 +42,6 @@ pub const ENVIRONMENT_LIMIT: usize = 64 * 1024;
 const TABLE_LIMIT: usize = 1024 * 1024;
 /// Maximum number of bytes of `mountinfo` where it is read for each program: 10,000 mounts of containers.
 const MOUNTINFO_LIMIT: usize = 4 * 1024 * 1024;
-/// What `statx` is to answer without asking the file's file system.
-const CACHED: AtFlags = AtFlags::STATX_DONT_SYNC.union(AtFlags::NO_AUTOMOUNT);
-/// The attributes that `statx` is asked for.
-const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 /// Size of 100,000 mounts (`fs.mount-max`) with lines of 600 bytes.
 const MOUNTS_LIMIT: usize = 60_000_000;
 /// Maximum length of a link: the kernel formats links in one page.
@@ -351,20 +347,6 @@ impl Proc {
         self.statx(pid, file, &ShortPath::new(pid, file, None))
     }
 
-    /// Calls `statx` for a file that [`Proc::open_path`] has opened, with `more` beside what [`Proc::stat_link`] asks
-    /// for. The two arguments after it name the file in errors.
-    pub fn stat_path(
-        &self,
-        handle: &OwnedFd,
-        more: StatxFlags,
-        pid: i32,
-        file: &'static str,
-    ) -> Result<Statx, ProcError> {
-        let flags = CACHED | AtFlags::EMPTY_PATH;
-        rustix::fs::statx(handle, c"", flags, ATTRIBUTES | more)
-            .map_err(|errno| ProcError::new(pid, file, errno))
-    }
-
     /// Calls `statx` for `/proc/TID/fd/N` as [`Proc::stat_link`] does.
     pub fn stat_descriptor(&self, tid: i32, number: i32) -> Result<Statx, ProcError> {
         self.statx(tid, "fd", &ShortPath::new(tid, "fd", Some(number)))
@@ -447,7 +429,9 @@ impl Proc {
     }
 
     fn statx(&self, pid: i32, file: &'static str, path: &ShortPath) -> Result<Statx, ProcError> {
-        rustix::fs::statx(&self.directory, path.as_bytes(), CACHED, ATTRIBUTES)
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        rustix::fs::statx(&self.directory, path.as_bytes(), flags, mask)
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 }
