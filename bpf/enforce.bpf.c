@@ -976,7 +976,10 @@ int BPF_PROG(path_mknod, const struct path *dir, struct dentry *dentry, u16 mode
 
 	if (!confined(&me))
 		return 0;
-	if (!me.policy ||
+	if (!me.policy)
+		return -EPERM;
+	/* Sockets, FIFOs and devices have these bits without being executable. mknod(2) takes 0 as a regular file. */
+	if (((mode & S_IFMT) == S_IFREG || !(mode & S_IFMT)) &&
 	    plain_verdict(&me, mode_outcome(me.policy, mode), WHAT_MODE, mode, 0, 0))
 		return -EPERM;
 	return IN(dir, dentry, ON(WRITE), WHAT_CHANGE, CHANGE_CREATE);
