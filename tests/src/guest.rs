@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::binary::{program, repository};
-use crate::rootfs::Rootfs;
+use crate::binary::{program, repository, which};
+use crate::rootfs::{Rootfs, libraries_of};
 use crate::{Identity, Limited, Scratch};
 
 /// The package that depends on the newest of Debian's small kernels.
@@ -157,16 +157,29 @@ impl Guest {
         self.file(&file, path)
     }
 
-    /// Adds the kernel's module for loop devices as `/loop.ko`; ext4 is built into that kernel.
+    /// Adds a module of the kernel, given by its path below `/lib/modules/RELEASE/kernel`, in the root folder.
     ///
     /// # Panics
     /// If the package cannot be downloaded.
-    pub fn loop_devices(self) -> Self {
+    pub fn module(self, path: &str) -> Self {
         let package = newest_package();
         let release = package.trim_start_matches("linux-image-");
-        let module = format!("/lib/modules/{release}/kernel/drivers/block/loop.ko");
-        let file = packaged(&package, &module);
-        self.file(&file, "/loop.ko")
+        let file = packaged(&package, &format!("/lib/modules/{release}/kernel/{path}"));
+        let (_, name) = path.rsplit_once('/').expect("modules are in folders");
+        self.file(&file, &format!("/{name}"))
+    }
+
+    /// Adds a program of the host in `/usr/bin`, and its libraries.
+    ///
+    /// # Panics
+    /// If the host does not have it.
+    pub fn program(mut self, name: &str) -> Self {
+        let program = which(name);
+        for library in libraries_of(std::slice::from_ref(&program)) {
+            let place = library.display().to_string();
+            self = self.file(&library, &place);
+        }
+        self.file(&program, &format!("/usr/bin/{name}"))
     }
 
     /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as `identity`.

@@ -661,7 +661,7 @@ fn guest(violate: &Fixture) -> Guest {
         .option(LSM)
         .packaged("apparmor", "/sbin/apparmor_parser")
         .limit(Duration::from_secs(2400))
-        .loop_devices()
+        .module("drivers/block/loop.ko")
         .file(violate.program(), "/usr/local/bin/violate")
 }
 

@@ -8,6 +8,8 @@ pub(super) struct Expected {
     about: Vec<(&'static str, Vec<&'static str>)>,
     /// What texts of the program mean, by how they begin.
     pub(super) stops: Vec<(&'static str, Vec<&'static str>)>,
+    /// The same for texts of AppArmor's alone.
+    pub(super) apparmor: Vec<(&'static str, Vec<&'static str>)>,
 }
 
 impl Expected {
@@ -16,11 +18,15 @@ impl Expected {
         let mut found = Self {
             about: Vec::new(),
             stops: Vec::new(),
+            apparmor: Vec::new(),
         };
         let lines = include_str!("../../fixtures/also_stops.txt").lines();
         for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (kind, rest) = line.split_once(' ').expect("a line has a kind");
-            let separator = if kind == "stops" { " = " } else { " " };
+            let separator = match kind {
+                "stops" | "apparmor" => " = ",
+                _ => " ",
+            };
             let (name, words) = rest.split_once(separator).expect("a line has operations");
             let mut operations = Vec::new();
             for word in words.split(' ').filter(|word| *word != "-") {
@@ -33,6 +39,7 @@ impl Expected {
                 "set" => sets.entry(name).or_default().extend(operations),
                 "about" => found.about.push((name, operations)),
                 "stops" => found.stops.push((name, operations)),
+                "apparmor" => found.apparmor.push((name, operations)),
                 other => panic!("no such kind of line: {other}"),
             }
         }
@@ -41,7 +48,8 @@ impl Expected {
 
     /// The operations that a text of the program means.
     pub(super) fn meaning(&self, text: &str) -> &[&'static str] {
-        let known = self.stops.iter().find(|(begin, _)| text.starts_with(begin));
+        let mut every = self.stops.iter().chain(&self.apparmor);
+        let known = every.find(|(begin, _)| text.starts_with(begin));
         let (_, operations) =
             known.unwrap_or_else(|| panic!("also_stops.txt does not say what `{text}` means"));
         operations
@@ -60,6 +68,16 @@ impl Expected {
         failed.iter().filter(is_unlisted).copied().collect()
     }
 
+    /// The texts that mean an operation that failed.
+    pub(super) fn shown(
+        &self,
+        said: &BTreeSet<String>,
+        failed: &[(&str, i32)],
+    ) -> BTreeSet<String> {
+        let happens = |text: &&String| failed.iter().any(|(name, _)| has(self.meaning(text), name));
+        said.iter().filter(happens).cloned().collect()
+    }
+
     /// The operations that a rule is about.
     pub(super) fn about(&self, rule: &str) -> &[&'static str] {
         let known = self.about.iter().find(|(begin, _)| rule.starts_with(begin));
@@ -68,7 +86,7 @@ impl Expected {
 }
 
 /// Returns whether a pattern of the list names the operation.
-pub(super) fn has(patterns: &[&str], operation: &str) -> bool {
+fn has(patterns: &[&str], operation: &str) -> bool {
     patterns
         .iter()
         .any(|pattern| match pattern.strip_suffix('*') {

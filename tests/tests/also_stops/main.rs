@@ -15,7 +15,7 @@ use std::time::Duration;
 use e2e::{Fixture, Limited, Scratch, need_root, slow};
 use serde_json::Value;
 
-use self::expected::{Expected, has};
+use self::expected::Expected;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -167,15 +167,13 @@ impl Lab {
         let program = self.program.to_str().expect("it is ours");
         let bound = self.run(&[program, "enforce", "-q", "--policy", policy, "--"]);
         let failed = failed(free, &bound);
-        let meaning = |text: &str| self.expected.meaning(text);
         let unlisted = self.expected.unlisted(name, &said, &failed);
         assert!(
             unlisted.is_empty(),
             "{name} under {} stops more than it is about and lists {said:?}: {unlisted:?}",
             enforcers.0
         );
-        let happens = |text: &&String| failed.iter().any(|(name, _)| has(meaning(text), name));
-        Some(said.iter().filter(happens).cloned().collect())
+        Some(self.expected.shown(&said, &failed))
     }
 }
 

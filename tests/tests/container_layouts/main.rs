@@ -1,6 +1,8 @@
 //! In each layout of control groups a program of the image is told from one that was dropped, and both are told to be
 //! of their container: under `tollgate watch` and under `tollgate runtime`.
 
+mod guest;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -113,22 +115,11 @@ static TURN: Mutex<()> = Mutex::new(());
 fn play(engine: &str, script: &str) -> (Scratch, Vec<Alert>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new();
-    let path = scratch.path().display();
-    let rules = std::fs::read_to_string(repository().join("rules/default.yaml"));
-    scratch.file(
-        "default.yaml",
-        0o644,
-        rules.expect("it is in the repository"),
-    );
-    scratch.file("marked.yaml", 0o644, RULES);
-    let settings = format!(
-        "rules_files: [{path}/default.yaml, {path}/marked.yaml]\njson_output: true\n\
-         file_output: {{enabled: true, filename: {path}/alerts}}\nruntime: {{binary: runc}}\n"
-    );
-    scratch.file("tollgate.yaml", 0o644, settings);
+    for (name, text) in files(scratch.path(), script) {
+        scratch.file(name, 0o755, text);
+    }
     std::fs::create_dir_all(scratch.path().join("bin")).expect("it is our folder");
     scratch.program(&program(), "bin/tollgate-runtime");
-    scratch.file("script.sh", 0o755, format!("{PRELUDE}{script}"));
     let mut command = Command::new("unshare");
     command
         .args([
@@ -155,6 +146,22 @@ fn play(engine: &str, script: &str) -> (Scratch, Vec<Alert>) {
     assert_eq!(finished.code(), 0, "{finished:?}\n{text}");
     let alerts = text.lines().filter_map(Alert::parse).collect();
     (scratch, alerts)
+}
+
+/// The files that a script needs in its folder, with their texts.
+fn files(folder: &Path, script: &str) -> [(&'static str, String); 4] {
+    let path = folder.display();
+    let rules = std::fs::read_to_string(repository().join("rules/default.yaml"));
+    let settings = format!(
+        "rules_files: [{path}/default.yaml, {path}/marked.yaml]\njson_output: true\n\
+         file_output: {{enabled: true, filename: {path}/alerts}}\nruntime: {{binary: runc}}\n"
+    );
+    [
+        ("default.yaml", rules.expect("it is in the repository")),
+        ("marked.yaml", RULES.to_owned()),
+        ("tollgate.yaml", settings),
+        ("script.sh", format!("{PRELUDE}{script}")),
+    ]
 }
 
 /// A full id that begins with a number.
@@ -246,9 +253,8 @@ fn groups() -> Vec<(&'static str, String, String)> {
     .collect()
 }
 
-fn play_groups(engine: &str) {
-    need_root!();
-    need_runtime!("runc");
+/// A script with a container in each of the groups, and the containers' ids.
+fn script_of_groups() -> (String, BTreeMap<String, String>) {
     let mut script = String::from("begin\n");
     let mut containers = BTreeMap::new();
     for (name, group, id) in groups() {
@@ -265,6 +271,13 @@ fn play_groups(engine: &str) {
     containers.insert("private-groups".to_owned(), private);
     containers.insert("relative-layers".to_owned(), relative);
     containers.insert("named".to_owned(), "redis".to_owned());
+    (script, containers)
+}
+
+fn play_groups(engine: &str) {
+    need_root!();
+    need_runtime!("runc");
+    let (script, containers) = script_of_groups();
     let (_scratch, alerts) = play(engine, &script);
     assert_told_apart(&alerts, &containers);
 }
