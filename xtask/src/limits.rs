@@ -1,4 +1,4 @@
-//! Limits in documents: each names the tests that show it, and the index of limits has each page.
+//! Limits and promises in documents: each names the tests that show it, and the index of limits has each page.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,18 @@ use crate::tree::{File, Finding, Tree};
 /// Document with a link to the limits of each page.
 const INDEX: &str = "docs/reference/limits.md";
 const HEADING: &str = "## Limits";
+/// Document whose list items are promises.
+const PROMISES: &str = "docs/reference/reliability.md";
 
-/// A limit: the line where it starts, and its text on one line.
+/// An item of a list: the line where it starts, and its text on one line.
 #[derive(Debug, PartialEq, Eq)]
-struct Limit {
+struct Item {
     line: usize,
     text: String,
 }
 
-/// Reports limits that name no test and give no reason, tests that do not exist, and sections that the index
-/// lacks.
+/// Reports limits and promises that name no test and give no reason, tests that do not exist, and sections that the
+/// index lacks.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings(&tree.files, tree.file(INDEX)?))
 }
@@ -42,41 +44,50 @@ fn findings(files: &[File], index: &File) -> Vec<Finding> {
                 message: format!("`{}` has limits and no link; add a row", page.path),
             });
         }
-        let limits = limits(&page.text);
-        let wrong = limits.iter().flat_map(|limit| {
-            problems(&limit.text, &names)
-                .into_iter()
-                .map(|message| Finding {
-                    path: page.path.clone(),
-                    line: limit.line,
-                    message,
-                })
-        });
-        findings.extend(wrong);
+        let limits = items(&page.text, HEADING);
+        findings.extend(wrong(page, &limits, &names));
+    }
+    for page in files.iter().filter(|file| file.path == PROMISES) {
+        findings.extend(wrong(page, &items(&page.text, "## "), &names));
     }
     findings
 }
 
-/// Returns the list items of the section.
-fn limits(text: &str) -> Vec<Limit> {
-    let mut limits: Vec<Limit> = Vec::new();
+fn wrong(page: &File, items: &[Item], names: &BTreeSet<String>) -> Vec<Finding> {
+    let of_item = |item: &Item| {
+        let finding = |message| Finding {
+            path: page.path.clone(),
+            line: item.line,
+            message,
+        };
+        problems(&item.text, names)
+            .into_iter()
+            .map(finding)
+            .collect::<Vec<_>>()
+    };
+    items.iter().flat_map(of_item).collect()
+}
+
+/// Returns the list items of the sections whose headings begin with `heading`.
+fn items(text: &str, heading: &str) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
     let mut is_inside = false;
     for (index, line) in text.lines().enumerate() {
         if line.starts_with("## ") {
-            is_inside = line == HEADING;
+            is_inside = line.starts_with(heading);
         } else if !is_inside {
             continue;
         } else if let Some(text) = line.strip_prefix("- ") {
-            limits.push(Limit {
+            items.push(Item {
                 line: index + 1,
                 text: text.to_owned(),
             });
-        } else if let (Some(text), Some(limit)) = (line.strip_prefix("  "), limits.last_mut()) {
-            limit.text += " ";
-            limit.text += text;
+        } else if let (Some(text), Some(item)) = (line.strip_prefix("  "), items.last_mut()) {
+            item.text += " ";
+            item.text += text;
         }
     }
-    limits
+    items
 }
 
 fn problems(text: &str, names: &BTreeSet<String>) -> Vec<String> {
@@ -85,7 +96,7 @@ fn problems(text: &str, names: &BTreeSet<String>) -> Vec<String> {
         .find_map(|word| text.rfind(word));
     let Some(at) = shown else {
         return vec![
-            "the limit names no test; end it with `Test: ...` or `No test: reason`".to_owned(),
+            "the item names no test; end it with `Test: ...` or `No test: reason`".to_owned(),
         ];
     };
     let quoted = text[at..].split('`').skip(1).step_by(2);
@@ -150,13 +161,25 @@ mod tests {
     }
 
     #[test]
+    fn promises_without_a_test_are_reported() {
+        let page = "# R\n\n## Agent\n\n- It lives. Test: `it_fails`.\n- It works. Test: `it_works`.\n\n## More\n\n- It is.\n";
+        let files = [
+            File::new(PROMISES, page),
+            File::new("crates/x/src/lib.rs", "fn it_fails() {}"),
+        ];
+        let found = findings(&files, &File::new(INDEX, ""));
+        let lines: Vec<_> = found.iter().map(|finding| finding.line).collect();
+        assert_eq!(lines, [6, 10]);
+    }
+
+    #[test]
     fn limits_without_a_test_wrong_names_and_lost_pages_are_reported() {
         let page = "## Limits\n\n- It is slow.\n- It is\n  long. Test: `it_works`.\n";
         assert_eq!(
             said(page, ""),
             [
                 "docs/reference/limits.md:1: `docs/howto/a.md` has limits and no link; add a row",
-                "docs/howto/a.md:3: the limit names no test; end it with `Test: ...` or `No test: reason`",
+                "docs/howto/a.md:3: the item names no test; end it with `Test: ...` or `No test: reason`",
                 "docs/howto/a.md:4: there is no test `it_works`; correct the name",
             ]
         );
