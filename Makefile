@@ -34,7 +34,7 @@ test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions check bless bench-smoke cluster \
+.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
     isolation guard-peers static install uninstall deb rpm dist
 .DEFAULT_GOAL := help
 
@@ -72,7 +72,13 @@ test-re2: ## compare regular expressions of rules with the real RE2: 60,000 patt
 	$(TARGET)/re2/bin/python tests/re2/corpus.py 60000 $${SEED:-1} > $(TARGET)/re2/corpus.jsonl
 	TOLLGATE_RE2_CORPUS=$(abspath $(TARGET))/re2/corpus.jsonl $(CARGO) test --locked --package rules --lib re2
 
-test-all: build static test-kernels test-engines test-recorded test-re2 ## run every test: real package managers, another kernel, the embedded runtime too
+fuzz: ## fuzz every parser of hostile input, MINUTES=10 for each, with the stable toolchain
+	fuzz/run $(or $(MINUTES),10)
+
+test-fuzz: ## fuzz every parser of hostile input for a minute
+	fuzz/run 1
+
+test-all: build static test-kernels test-engines test-recorded test-re2 test-fuzz ## run every test: real package managers, another kernel, the embedded runtime too
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%); status=$$?; \
 	    $(COMPARE) && exit $$status

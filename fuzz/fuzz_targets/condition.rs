@@ -20,5 +20,5 @@ fuzz_target!(|bytes: &[u8]| {
         let again = again.unwrap_or_else(|error| panic!("{printed:?}: {error}"));
         assert_eq!(again.to_string(), printed);
     }
-    rules_in::evaluator(&rules_in::rule(text, "o"));
+    rules_in::judge(&rules_in::rule(text, "o"));
 });

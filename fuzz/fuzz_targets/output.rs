@@ -11,5 +11,5 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    rules_in::evaluator(&rules_in::rule("evt.type in (open, execve, connect)", text));
+    rules_in::judge(&rules_in::rule("evt.type in (open, execve, connect)", text));
 });

@@ -21,5 +21,5 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(diagnostic.location.line <= lines + 1, "{diagnostic:?}");
         std::hint::black_box(diagnostic.render(Some(text)));
     }
-    rules_in::evaluator(&ruleset);
+    rules_in::judge(&ruleset);
 });
