@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::LazyLock;
 
-use rules::given::{Given, GivenValue, Others};
+use rules::synthetic_event::{SyntheticEvent, SyntheticValue, UnsetFields};
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
@@ -14,7 +14,7 @@ impl AlertSink for Nobody {
 }
 
 /// Events of several types, of which all is known that is given, and all else absent or unknown.
-static EVENTS: LazyLock<Vec<Given>> = LazyLock::new(|| {
+static EVENTS: LazyLock<Vec<SyntheticEvent>> = LazyLock::new(|| {
     let fields = [
         ("fd.name", "/etc/../etc/shadow"),
         ("fd.num", "3"),
@@ -28,10 +28,10 @@ static EVENTS: LazyLock<Vec<Given>> = LazyLock::new(|| {
     ];
     let mut events = Vec::new();
     for kind in ["open", "openat", "execve", "connect", "close"] {
-        for others in [Others::Absent, Others::Unknown] {
-            let mut given = Given::new(kind, others).expect("a known type");
+        for others in [UnsetFields::Absent, UnsetFields::Unknown] {
+            let mut given = SyntheticEvent::new(kind, others).expect("a known type");
             for (field, value) in fields {
-                let value = GivenValue::One(value.to_owned());
+                let value = SyntheticValue::One(value.to_owned());
                 given.give(field, &value).expect("it fits");
             }
             events.push(given);
@@ -58,9 +58,9 @@ pub fn judge(ruleset: &Ruleset) {
     let (engine, _) = Engine::new(ruleset, &options, Box::new(Nobody));
     let (plan, _) = engine.plan();
     black_box(engine.explain(&plan));
-    black_box(engine.lint(&event::field::EngineKind::WITH_EVENTS));
+    black_box(engine.lint(&event::EngineKind::WITH_EVENTS));
     for event in EVENTS.iter() {
-        let judged = engine.judge_given(event);
+        let judged = engine.evaluate_synthetic(event);
         for rule in &ruleset.rules {
             if !rule.enabled || engine.output_fields(&rule.name).is_none() {
                 continue;

@@ -8,7 +8,7 @@ mod mutate;
 #[path = "../../crates/scap/tests/captures/openings.rs"]
 mod openings;
 
-use event::testing::Glance;
+use event::testing::FieldReader;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use mutate::Random;
 use scap::read::Reader;
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = Reader::new(bytes) else {
         return;
     };
-    let glance = Glance::default();
+    let glance = FieldReader::default();
     let mut replay = Replay::new(&glance, 0);
     while let Ok(true) = replay.step(&mut reader, 256) {}
     openings::compare(bytes);
