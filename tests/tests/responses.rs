@@ -14,7 +14,7 @@ use e2e::marks::{marking, marking_by, work};
 use e2e::responding::{
     KILL, RESUME, STOP, TAKEN, answering, pair, results, to_mark, with_responses,
 };
-use e2e::{Alert, Engine, Fixture, Limited, Watch, WatchResult, need_root, watch_host};
+use e2e::{Alert, Engine, Fixture, Limited, Watch, need_root, watch_host};
 use serde_json::Value;
 
 /// A shell that starts processes, which start others all the time, and then opens the file.

@@ -248,7 +248,7 @@ impl Responder {
             Subject::None | Subject::NotBound(_) => Immediate::None,
         };
         let acted = since(alert.made_ns);
-        if let (Subject::Process(process), Immediate::Killed) = (&subject, immediate) {
+        if let (Subject::Process(process), Immediate::Killed) = (&subject, &immediate) {
             // The kernel makes a call that is answered before the killed caller has noticed.
             process.ends_before(Instant::now() + NOTICE_LIMIT);
         }
@@ -396,8 +396,9 @@ impl Shared {
             Act::Freeze { allowed, .. } => (allowed, false),
             Act::Thaw | Act::Script(_) | Act::Webhook(_) => return Immediate::None,
         };
-        if self.guard.check(&self.proc, process, allowed).is_err() {
-            return Immediate::None;
+        if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
+            // By the time that a thread asks, the process may have ended.
+            return Immediate::Refused(refusal);
         }
         // Whatever fails here is tried again, and reported, by a thread.
         if kills && self.is_alone(process) && process.signal(SIGKILL) == Ok(true) {

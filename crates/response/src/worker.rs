@@ -97,12 +97,15 @@ impl Worker {
     }
 
     fn respond(&self, job: Job) {
-        let mut immediate = job.immediate;
+        // That was the beginning of the first rule.
+        let mut immediate = job.immediate.clone();
         for position in &job.rules {
             let rule = &self.shared.rules[*position];
-            self.follow(rule, &job, immediate);
-            // That was the beginning of the first rule.
-            immediate = Immediate::None;
+            self.follow(
+                rule,
+                &job,
+                std::mem::replace(&mut immediate, Immediate::None),
+            );
         }
     }
 
@@ -111,18 +114,17 @@ impl Worker {
         let mut frozen = Vec::new();
         for (action, webhook) in rule.response.actions.iter().zip(&rule.webhooks) {
             let begun = Instant::now();
+            let latency = match immediate {
+                Immediate::None => since(job.alert.made_ns),
+                Immediate::Refused(_) | Immediate::Stopped | Immediate::Killed => job.acted,
+            };
             let attempt = Attempt {
                 shared: &self.shared,
                 rule,
                 job,
-                immediate,
-            };
-            let latency = match immediate {
-                Immediate::None => since(job.alert.made_ns),
-                Immediate::Stopped | Immediate::Killed => job.acted,
+                immediate: std::mem::replace(&mut immediate, Immediate::None),
             };
             let outcome = attempt.act(action, webhook.as_ref(), &mut frozen);
-            immediate = Immediate::None;
             let timing = Timing {
                 latency,
                 duration: begun.elapsed(),
@@ -170,11 +172,11 @@ impl Attempt<'_> {
                 dry(&format!("would have sent the alert to {url}"))
             }
             (Act::Terminate { allowed }, false) => self.on_process(allowed, |select, root| {
-                process::terminate(select, root, self.immediate)
+                process::terminate(select, root, &self.immediate)
             }),
             (Act::Freeze { allowed, duration }, false) => {
                 self.on_process(allowed, |select, root| {
-                    let (outcome, tree) = process::freeze(select, root, self.immediate);
+                    let (outcome, tree) = process::freeze(select, root, &self.immediate);
                     let until = duration.map(|duration| Instant::now() + duration);
                     frozen.extend(tree.map(|tree| Frozen { tree, until }));
                     outcome
@@ -218,10 +220,13 @@ impl Attempt<'_> {
         if has_ended(&root.stat) {
             return Outcome::new(Status::Gone, "the process had ended");
         }
-        // What was done at once was allowed.
-        if self.immediate == Immediate::None
-            && let Err(refusal) = self.shared.guard.check(select.proc, root, allowed)
-        {
+        let refusal = match &self.immediate {
+            Immediate::None => self.shared.guard.check(select.proc, root, allowed).err(),
+            Immediate::Refused(refusal) => Some(refusal.clone()),
+            // What was done at once was allowed.
+            Immediate::Stopped | Immediate::Killed => None,
+        };
+        if let Some(refusal) = refusal {
             let text = format!("pid {}: {refusal}", root.pid.0);
             return Outcome::new(Status::Refused, text);
         }

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use event::Pid;
 
 use crate::bound::Bound;
+use crate::guard::Refusal;
 use crate::outcome::{Outcome, Status};
 use crate::tree::{Selection, Tree};
 
 /// What happened to the process of an alert before the threads of the responder had it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// Nothing.
     None,
+    /// The guard refused it.
+    Refused(Refusal),
     /// It was stopped.
     Stopped,
     /// It was killed, and had neither children nor other threads.
@@ -24,12 +27,12 @@ pub(crate) enum Immediate {
 pub(crate) fn terminate(
     select: &Selection<'_>,
     root: &Arc<Bound>,
-    immediate: Immediate,
+    immediate: &Immediate,
 ) -> Outcome {
-    let is_alone = immediate == Immediate::Killed;
+    let is_alone = *immediate == Immediate::Killed;
     let mut tree = match is_alone {
         true => Tree::of_one(Arc::clone(root)),
-        false => Tree::stop(select, Arc::clone(root), immediate == Immediate::Stopped),
+        false => Tree::stop(select, Arc::clone(root), *immediate == Immediate::Stopped),
     };
     let killed = tree.kill().max(usize::from(is_alone));
     let survivors = tree.wait_for_end();
@@ -48,9 +51,9 @@ pub(crate) fn terminate(
 pub(crate) fn freeze(
     select: &Selection<'_>,
     root: &Arc<Bound>,
-    immediate: Immediate,
+    immediate: &Immediate,
 ) -> (Outcome, Option<Tree>) {
-    let tree = Tree::stop(select, Arc::clone(root), immediate == Immediate::Stopped);
+    let tree = Tree::stop(select, Arc::clone(root), *immediate == Immediate::Stopped);
     if tree.pids().is_empty() {
         return (Outcome::new(Status::Gone, "the process had ended"), None);
     }
