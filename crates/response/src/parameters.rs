@@ -12,7 +12,7 @@ use crate::load::reader::{Fields, Reader};
 
 /// What an action does.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
+pub(crate) enum Operation {
     /// Kills the process and its descendants.
     Terminate {
         /// Protected programs that may be killed.
@@ -73,7 +73,7 @@ const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 const SHELL: &str = "/bin/sh";
 
-impl Act {
+impl Operation {
     /// Reports parameters that the actionner does not know.
     pub(crate) fn check_names(
         reader: &mut Reader,

@@ -18,7 +18,7 @@ use crate::bound::{Bound, NotBound, SIGKILL, SIGSTOP};
 use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
-use crate::parameters::Act;
+use crate::parameters::Operation;
 use crate::worker::{Frozen, Job, Subject, Worker};
 
 /// Rate limits of rules whose actions are started.
@@ -170,7 +170,7 @@ impl Prepared {
                     });
                 }
                 webhooks.push(match &action.act {
-                    Act::Webhook(options) => {
+                    Operation::Webhook(options) => {
                         let opened = Webhook::open(options);
                         Some(opened.map_err(|source| PrepareError::Webhook {
                             action: action.name.to_string(),
@@ -392,9 +392,11 @@ impl Shared {
     fn act_at_once(&self, rule: &Rule, process: &Bound) -> Immediate {
         let (allowed, kills) = match &rule.response.actions[0].act {
             _ if rule.is_dry => return Immediate::None,
-            Act::Terminate { allowed } => (allowed, true),
-            Act::Freeze { allowed, .. } => (allowed, false),
-            Act::Thaw | Act::Script(_) | Act::Webhook(_) => return Immediate::None,
+            Operation::Terminate { allowed } => (allowed, true),
+            Operation::Freeze { allowed, .. } => (allowed, false),
+            Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
+                return Immediate::None;
+            }
         };
         if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
             // By the time that a thread asks, the process may have ended.

@@ -11,7 +11,7 @@ use crate::act::{script, webhook::Webhook};
 use crate::bound::{Bound, NotBound, has_ended};
 use crate::load::Action;
 use crate::outcome::{self, Outcome, Status, Timing};
-use crate::parameters::Act;
+use crate::parameters::Operation;
 use crate::responder::{Rule, Shared, since};
 use crate::tree::{Selection, Tree};
 
@@ -157,24 +157,26 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn act(&self, action: &Action, webhook: Option<&Webhook>, frozen: &mut Vec<Frozen>) -> Outcome {
         match (&action.act, self.rule.is_dry) {
-            (Act::Terminate { allowed }, true) => self.on_process(allowed, |select, root| {
+            (Operation::Terminate { allowed }, true) => self.on_process(allowed, |select, root| {
                 process::rehearse(select, root, "killed")
             }),
-            (Act::Freeze { allowed, .. }, true) => self.on_process(allowed, |select, root| {
-                process::rehearse(select, root, "stopped")
-            }),
-            (Act::Thaw, true) => dry("would have resumed what the actions before stopped"),
-            (Act::Script(options), true) => {
+            (Operation::Freeze { allowed, .. }, true) => self
+                .on_process(allowed, |select, root| {
+                    process::rehearse(select, root, "stopped")
+                }),
+            (Operation::Thaw, true) => dry("would have resumed what the actions before stopped"),
+            (Operation::Script(options), true) => {
                 dry(&format!("would have run {}", script::name(options)))
             }
-            (Act::Webhook(_), true) => {
+            (Operation::Webhook(_), true) => {
                 let url = webhook.map_or("", Webhook::url);
                 dry(&format!("would have sent the alert to {url}"))
             }
-            (Act::Terminate { allowed }, false) => self.on_process(allowed, |select, root| {
-                process::terminate(select, root, &self.immediate)
-            }),
-            (Act::Freeze { allowed, duration }, false) => {
+            (Operation::Terminate { allowed }, false) => self
+                .on_process(allowed, |select, root| {
+                    process::terminate(select, root, &self.immediate)
+                }),
+            (Operation::Freeze { allowed, duration }, false) => {
                 self.on_process(allowed, |select, root| {
                     let (outcome, tree) = process::freeze(select, root, &self.immediate);
                     let until = duration.map(|duration| Instant::now() + duration);
@@ -182,14 +184,14 @@ impl Attempt<'_> {
                     outcome
                 })
             }
-            (Act::Thaw, false) => {
+            (Operation::Thaw, false) => {
                 let trees = frozen.drain(..).map(|frozen| frozen.tree);
                 process::thaw(trees.collect())
             }
-            (Act::Script(options), false) => {
+            (Operation::Script(options), false) => {
                 script::run(options, &self.rule.response.name, &self.job.alert)
             }
-            (Act::Webhook(_), false) => match webhook {
+            (Operation::Webhook(_), false) => match webhook {
                 Some(webhook) => webhook.send(&self.job.alert),
                 None => Outcome::new(Status::Failed, "there is no web server"),
             },

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use event::{Pid, StartTime};
+use event::{Pid, Process, StartTime};
 
 use crate::Priority;
 
@@ -72,6 +72,16 @@ pub struct AlertProcess {
     pub pid: Pid,
     /// Start time.
     pub start: StartTime,
+}
+
+impl AlertProcess {
+    /// Returns the identity of a process.
+    pub(crate) fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            start: process.start,
+        }
+    }
 }
 
 impl Alert {

@@ -343,10 +343,7 @@ impl Engine {
                 file: Some(Arc::clone(&rule.location.file)),
                 line: rule.location.line,
                 context,
-                process: Some(AlertProcess {
-                    pid: event.process.pid,
-                    start: event.process.start,
-                }),
+                process: Some(AlertProcess::of(event.process)),
             },
             time_ns: event.time_ns,
             made_ns: (self.clock)(),

@@ -23,7 +23,7 @@ use self::reader::Reader;
 use crate::actionner;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::matching::Matcher;
-use crate::parameters::Act;
+use crate::parameters::Operation;
 
 /// The text of a response file, or the reason why there is none.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct ResponseRule {
 #[derive(Clone, Debug)]
 pub(crate) struct Action {
     pub(crate) name: Arc<str>,
-    pub(crate) act: Act,
+    pub(crate) act: Operation,
     /// The next action follows.
     pub(crate) continues: bool,
     /// The next action follows even if this one fails.
@@ -181,7 +181,7 @@ fn check_definitions(reader: &mut Reader, entries: &Entries, accepted: &[String]
         match actionner::find(name, at, accepted) {
             Ok(found) => {
                 foreign(reader, entry);
-                Act::check_names(reader, found, &entry.parameters);
+                Operation::check_names(reader, found, &entry.parameters);
             }
             Err(problem) => {
                 reader.report(problem);
@@ -264,7 +264,7 @@ fn action(
     if is_inline || definition.is_none() {
         foreign(reader, &entry);
     }
-    let act = Act::read(reader, found, &entry.parameters, &entry.location)?;
+    let act = Operation::read(reader, found, &entry.parameters, &entry.location)?;
     Some(Action {
         name: entry.name.into(),
         act,

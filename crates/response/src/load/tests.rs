@@ -45,7 +45,7 @@ fn a_definition_and_a_rule_make_an_action() {
         panic!("two actions");
     };
     assert_eq!((stop.continues, stop.ignores_errors), (false, true));
-    let Act::Freeze { allowed, duration } = &stop.act else {
+    let Operation::Freeze { allowed, duration } = &stop.act else {
         panic!("{:?}", stop.act);
     };
     assert_eq!(allowed, &["sshd", "kubelet"]);
