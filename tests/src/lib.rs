@@ -26,6 +26,7 @@ mod patience;
 mod postman;
 mod process;
 mod recording;
+pub mod responding;
 mod rootfs;
 mod rules;
 pub mod runtime_fixture;

@@ -10,7 +10,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, Target};
 use event::EngineKind;
-use outputs::StatsFile;
+use outputs::{Prepared, StatsFile};
 use policy::compile::seccomp::Profile;
 use rules::EngineOptions;
 use seccomp::{Denials, FilterProgram};
@@ -32,7 +32,7 @@ use crate::settings::{
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
-use crate::{channels, digest, engines, journal};
+use crate::{channels, digest, engines, journal, responses};
 
 /// The policy's decisions on calls, and who refuses denied calls.
 pub(super) struct InForce {
@@ -113,7 +113,6 @@ pub(super) fn blueprint(
     let judging = Judging::new(options, &sink, &verify, engine);
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
-    let channel = servers::channel(&config, &servers.alerts());
     Ok(AgentConfig {
         verify,
         engine,
@@ -131,9 +130,10 @@ pub(super) fn blueprint(
         guard: None,
         learner: detection.learner.clone(),
         sink,
+        responses: made.responses,
         recorder,
         recordings: unstarted,
-        outputs: Some(outputs(&config, detection.quiet, channel)?),
+        outputs: Some(prepared_outputs(&config, &detection, &servers)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
         stats_interval: Duration::from_millis(detection.stats_interval),
@@ -153,6 +153,16 @@ pub(super) fn blueprint(
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
     })
+}
+
+/// Opens the outputs, those of servers included.
+fn prepared_outputs(
+    config: &Config,
+    detection: &Detection,
+    servers: &Servers,
+) -> Result<Prepared, Failure> {
+    let channel = servers::channel(config, &servers.alerts());
+    outputs(config, detection.quiet, channel)
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.
@@ -259,6 +269,8 @@ struct Loaded {
     rules: Rules,
     program: FilterProgram,
     in_force: PolicyInForce,
+    /// Responses to the alerts of the rules; `None` without response files.
+    responses: Option<response::Prepared>,
     /// Digest of the rules.
     digest: String,
 }
@@ -303,6 +315,8 @@ impl<'a> Judging<'a> {
             let warning = unsent_forensic(config, &rules.evaluator);
             warning.iter().for_each(|warning| journal::warn(warning));
         }
+        let is_silent = detection.quiet || is_later;
+        let responses = responses::prepare(config, self.engine, &rules.evaluator, is_silent)?;
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
@@ -310,6 +324,7 @@ impl<'a> Judging<'a> {
             rules,
             program,
             in_force,
+            responses,
             digest,
         })
     }

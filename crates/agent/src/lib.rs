@@ -36,6 +36,7 @@ pub mod program;
 mod recording;
 mod reload;
 mod reports;
+mod responses;
 mod rules_cache;
 mod self_report;
 mod servers;

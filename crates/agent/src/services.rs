@@ -19,6 +19,7 @@ use outputs::{Dispatcher, LineOutput, OnProblem, Prepared, QueueAccount, StatsFi
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use process_info::procfs::Proc;
+use response::Responder;
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
@@ -154,6 +155,8 @@ pub(super) struct AgentConfig {
     /// Compiled filter for processes that enter the container, if these are watched.
     pub(super) entered: Option<FilterProgram>,
     pub(super) sink: DeferredSink,
+    /// Responses to alerts. `None` without them, and once they are started.
+    pub(super) responses: Option<response::Prepared>,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) recordings: Vec<UnstartedRecording>,
     /// The configuration.
@@ -221,7 +224,7 @@ impl AgentConfig {
         let watched = watched_files(&self.settings);
         // Before the first thread, which the signals could otherwise reach.
         let signals = signals::orders().context("cannot wait for signals")?;
-        let (dispatcher, account) = self.start_outputs(&listening)?;
+        let (dispatcher, account, responder) = self.start_outputs(&listening)?;
         let recordings = self.start_recordings(&dispatcher)?;
         let is_resumed = listening.is_resumed;
         let rule_count = self.rules.evaluator.matches().count();
@@ -300,6 +303,7 @@ impl AgentConfig {
             recordings,
             shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
+            responder,
             dispatcher,
             summary,
             counters: losses,
@@ -330,11 +334,11 @@ impl AgentConfig {
         }
     }
 
-    /// Starts the outputs. Alerts reach them from then on.
+    /// Starts the outputs, and the responses to alerts, if there are any. Alerts reach them from then on.
     fn start_outputs(
         &mut self,
         listening: &AgentStart,
-    ) -> anyhow::Result<(Dispatcher, Arc<dyn QueueAccount>)> {
+    ) -> anyhow::Result<(Dispatcher, Arc<dyn QueueAccount>, Option<Responder>)> {
         let account: Arc<dyn QueueAccount> = Arc::new(AlertAccount {
             shared_state: Arc::clone(&listening.shared_state),
             generation: listening.generation,
@@ -347,7 +351,18 @@ impl AgentConfig {
         };
         self.servers.alerts().keep_account(Arc::clone(&account));
         self.sink.connect(dispatcher.clone());
-        Ok((dispatcher, account))
+        let responder = self.start_responder(&dispatcher)?;
+        Ok((dispatcher, account, responder))
+    }
+
+    fn start_responder(&mut self, dispatcher: &Dispatcher) -> anyhow::Result<Option<Responder>> {
+        let Some(responses) = self.responses.take() else {
+            return Ok(None);
+        };
+        let started = responses.start(dispatcher.clone());
+        let responder = started.context("cannot start the responses to alerts")?;
+        self.sink.respond(responder.clone());
+        Ok(Some(responder))
     }
 
     fn start_recordings(&mut self, dispatcher: &Dispatcher) -> anyhow::Result<Vec<Writing>> {
@@ -632,6 +647,7 @@ pub(super) struct AgentRuntime {
     shared_state: Arc<SharedState>,
     /// Totals printed at the end, where that is the convention.
     totals: Option<(Arc<MatchCounts>, Arc<Drops>)>,
+    responder: Option<Responder>,
     dispatcher: Dispatcher,
     summary: Option<Summary>,
     /// Counters of the engine.
@@ -684,6 +700,30 @@ impl AgentRuntime {
         }
     }
 
+    /// Waits for started actions, so that the alerts about them are delivered.
+    fn flush_responses(&self, deadline: Instant) {
+        let waiting = self
+            .responder
+            .as_ref()
+            .map_or(0, |responder| responder.flush(deadline));
+        if waiting > 0 {
+            let alerts = plural(waiting as u64, "alert");
+            complain(self.quiet, &format!("responses to {alerts} have not ended"));
+        }
+    }
+
+    /// Ends the responses: nobody keeps time for stopped processes any more.
+    fn end_responses(&self) {
+        let stopped = self.responder.as_ref().map_or(0, Responder::end);
+        if stopped > 0 {
+            let processes = plural(stopped as u64, "process");
+            let problem = format!(
+                "{processes} stopped by responses stay stopped; `response.undo` of the alerts resumes them"
+            );
+            complain(self.quiet, &problem);
+        }
+    }
+
     /// Prints the summary, if one is wanted.
     fn summarize(&self) {
         if let Some(summary) = &self.summary {
@@ -719,6 +759,7 @@ impl Services for AgentRuntime {
         let deadline = *self
             .flush_deadline
             .get_or_init(|| Instant::now() + self.output_timeout);
+        self.flush_responses(deadline);
         if !self.dispatcher.flush(deadline).is_empty() {
             self.gave_up_at.set(Some(self.progress()));
         }
@@ -765,6 +806,7 @@ impl Services for AgentRuntime {
         if let Some(reports) = self.kernel_reports.take() {
             reports.end();
         }
+        self.end_responses();
         self.end_recordings();
         if let Some(stats) = self.stats.take() {
             stats.stop();
@@ -802,6 +844,8 @@ impl Services for AgentRuntime {
         } else {
             Instant::now() + self.output_timeout
         };
+        self.flush_responses(deadline);
+        self.end_responses();
         self.dispatcher.flush(deadline);
         if let Some(stats) = self.stats.take() {
             stats.stop();

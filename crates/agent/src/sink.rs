@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use outputs::Dispatcher;
+use response::Responder;
 use rules::{Alert, AlertSink};
 
 use crate::metrics::Latency;
@@ -11,6 +12,7 @@ use crate::metrics::Latency;
 #[derive(Clone, Default)]
 pub struct DeferredSink {
     dispatcher: Arc<OnceLock<Dispatcher>>,
+    responder: Arc<OnceLock<Responder>>,
     latency: Arc<Latency>,
 }
 
@@ -19,6 +21,12 @@ impl DeferredSink {
     pub fn connect(&self, dispatcher: Dispatcher) {
         // A second call would be a defect; the first dispatcher stays.
         let _ = self.dispatcher.set(dispatcher);
+    }
+
+    /// Sets the responder, which is shown each alert. Must be called before the first event.
+    pub(crate) fn respond(&self, responder: Responder) {
+        // As above.
+        let _ = self.responder.set(responder);
     }
 
     /// Returns the histogram of alert latency.
@@ -30,8 +38,15 @@ impl DeferredSink {
 impl AlertSink for DeferredSink {
     fn emit(&self, alert: Alert) {
         self.latency.note(&alert);
+        // Before the alert is written, which takes longer: its process may go on afterwards.
+        let responder = self.responder.get();
+        let offered = responder.and_then(|responder| responder.offer(&alert));
         if let Some(dispatcher) = self.dispatcher.get() {
             dispatcher.emit(alert);
+        }
+        // Alerts about actions follow the alert that started them.
+        if let Some(offered) = offered {
+            offered.start();
         }
     }
 }

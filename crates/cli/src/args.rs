@@ -3,11 +3,13 @@
 mod added_rules;
 mod bench;
 mod collector;
+mod responses;
 mod rule_sources;
 mod workload;
 
 pub(crate) use added_rules::AddedRules;
 pub(crate) use collector::Collector;
+pub(crate) use responses::Responses;
 pub(crate) use rule_sources::RuleSources;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,6 +38,7 @@ const EVENTS: &str = "Event options";
 const OUTPUT: &str = "Output options";
 const POLICY: &str = "Policy options";
 const RECORDING: &str = "Recording options";
+const RESPONSES: &str = "Response options";
 const RULES: &str = "Rule and configuration options";
 const SUPERVISION: &str = "Supervision options";
 const TARGET: &str = "Target options";
@@ -154,6 +157,8 @@ pub(crate) struct Detection {
     pub(crate) stream: AlertStream,
     #[command(flatten)]
     pub(crate) collector: Collector,
+    #[command(flatten)]
+    pub(crate) responses: Responses,
     /// Record the events that the rules use to FILE (scap), for `tollgate replay`, sysdig and Falco
     #[arg(short = 'w', long = "write", value_name = "FILE", help_heading = RECORDING)]
     pub(crate) write: Option<PathBuf>,
@@ -576,6 +581,12 @@ pub(crate) struct Check {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) added: AddedRules,
+    /// Also check the response file FILE, whose actions alerts of these rules start; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) responses: Vec<PathBuf>,
+    /// Leave out actions by ACTIONNER, which this program does not have; repeatable
+    #[arg(long, value_name = "ACTIONNER", requires = "responses")]
+    pub(crate) accept_partial: Vec<String>,
     /// Print JSON in the format of Falco's -V
     #[arg(long)]
     pub(crate) json: bool,

@@ -16,7 +16,7 @@ impl From<args::Detection> for options::Detection {
             layers: args.places.files,
             config: args.sources.config,
             // What `-o` says goes before.
-            options: [args.collector.options(), settings].concat(),
+            options: [args.collector.options(), args.responses.options(), settings].concat(),
             json: args.json,
             stream: args.stream.into(),
             write: args.write,

@@ -19,6 +19,7 @@ mod model;
 pub mod places;
 #[cfg(test)]
 mod reference;
+mod responses;
 pub mod rule_files;
 mod schema;
 mod show;
@@ -45,6 +46,7 @@ pub use self::model::{
     WatchedBy, Webserver,
 };
 pub use self::places::Places;
+pub use self::responses::ResponseSettings;
 pub use self::schema::schema;
 pub use self::show::{Shown, ShownOrigin};
 use diagnostics::exit::Exit;
@@ -636,6 +638,8 @@ log_level: error
 log_stderr: false
 log_syslog: true
 watch_config_files: true
+responses_files: [/etc/r.yaml]
+responses: {dry_run: true, accept_partial: [aws:lambda], rate: 1, max_burst: 2, rule_rate: 3, rule_max_burst: 4}
 grpc: {enabled: true, bind_address: 'localhost:5060', threadiness: 3, private_key: /k, cert_chain: /c, root_certs: /r}
 grpc_output: {enabled: true}
 webserver:
@@ -837,6 +841,20 @@ syscall_event_drops:
         }
     }
 
+    fn responses() -> ResponseSettings {
+        let rate = |per_second, max_burst| ThrottleRate {
+            per_second,
+            max_burst,
+        };
+        ResponseSettings {
+            files: vec!["/etc/r.yaml".into()],
+            dry_run: true,
+            accept_partial: vec!["aws:lambda".to_owned()],
+            total: rate(1.0, 2),
+            each: rate(3.0, 4),
+        }
+    }
+
     /// The configuration that [`ALL`] describes.
     fn all_taken() -> Config {
         Config {
@@ -890,6 +908,7 @@ syscall_event_drops:
             folders: Vec::new(),
             capture: capture(),
             runtime: runtime(),
+            responses: responses(),
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 use super::levels;
+use super::responses::ResponseSettings;
 use super::rule_files::RuleSources;
 
 /// All settings.
@@ -86,6 +87,8 @@ pub struct Config {
     pub folders: Vec<PathBuf>,
     /// `runtime`.
     pub runtime: RuntimeOptions,
+    /// `responses_files` and `responses`.
+    pub responses: ResponseSettings,
 }
 
 /// `runtime`: settings of `tollgate runtime`.
@@ -632,6 +635,7 @@ impl Default for Config {
             files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
             runtime: RuntimeOptions::default(),
+            responses: ResponseSettings::default(),
         }
     }
 }
@@ -663,7 +667,7 @@ impl Config {
                 })*
             };
         }
-        restart! { verify io_uring capture engine drops watch_config_files runtime }
+        restart! { verify io_uring capture engine drops watch_config_files runtime responses }
         *self = new;
         left
     }

@@ -347,6 +347,7 @@ pub(crate) mod testing {
                 file: Some("rules/a.yaml".into()),
                 line: 12,
                 context: Vec::new(),
+                process: None,
             },
         }
     }

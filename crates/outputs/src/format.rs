@@ -60,6 +60,17 @@ impl Default for Format {
     }
 }
 
+/// Returns an alert as a JSON object with all members, whatever the format of the outputs, without a line feed.
+#[must_use]
+pub fn alert_json(alert: &Alert) -> String {
+    // No member of the object depends on the time zone.
+    let formatter = Formatter {
+        format: Format::default(),
+        zone: TimeZone::UTC,
+    };
+    formatter.json(alert)
+}
+
 /// Formats alerts.
 #[derive(Clone, Debug)]
 pub(crate) struct Formatter {

@@ -97,8 +97,13 @@ impl HttpChannel {
         })
     }
 
-    fn send(&mut self, alert: &Delivery) -> io::Result<()> {
-        let body = self.body(alert.line().trim_end_matches('\n'))?;
+    /// Sends a text, which the header `Content-Type` describes as the options say, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, does not answer in time, or does not answer with success.
+    pub fn post_text(&mut self, text: &str) -> io::Result<()> {
+        let body = self.body(text)?;
         let mut may_be_stale = self.has_connected;
         loop {
             let error = match self.post(&body) {
@@ -186,7 +191,9 @@ impl Channel for HttpChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
-        DeliveryError::of_each(alerts, |alert| self.send(alert))
+        DeliveryError::of_each(alerts, |alert| {
+            self.post_text(alert.line().trim_end_matches('\n'))
+        })
     }
 
     /// Reads certificates and keys again and drops the connection.

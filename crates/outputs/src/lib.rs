@@ -45,7 +45,7 @@ pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use collector::CollectorOutput;
 pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError};
 pub use file::{FileChannel, FileOutput, OpenError};
-pub use format::{Format, JsonParts, TimeFormat};
+pub use format::{Format, JsonParts, TimeFormat, alert_json};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use hub::{ChannelCounters, OnProblem};
 pub use internal::{Internal, internal_alert};

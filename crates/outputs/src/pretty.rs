@@ -373,6 +373,7 @@ pub(crate) mod tests {
             details: AlertDetails {
                 file: Some("rules/default.yaml".into()),
                 line: 12,
+                process: None,
                 context: vec![
                     ("proc.pid".into(), AlertValue::Int(4711)),
                     text("proc.name", "cat"),

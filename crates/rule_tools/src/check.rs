@@ -8,24 +8,33 @@ use rules::diagnostic::{Diagnostic, Location};
 use rules::{Code, EngineOptions, Level};
 use serde_json::{Value, json};
 
+use crate::responses::{self, ResponseFiles};
 use crate::{RuleFiles, attack};
 
-/// Loads rule files and prints their problems; exit status 2 if one is an error.
+/// Loads rule files, and the response files that act on their alerts, and prints their problems; exit status 2 if one is
+/// an error.
 ///
 /// # Errors
 ///
 /// The configuration cannot be read, or the result cannot be printed.
-pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
+pub fn execute(rules: &RuleFiles, responses: &ResponseFiles, is_json: bool) -> Outcome {
     let mut loaded = rules.sources()?.load();
     loaded.compile(&EngineOptions::default(), NoSink);
     warn_of_unknown_techniques(&mut loaded);
     warn_of_unknown_levels(&mut loaded);
+    let responses = responses.load(&loaded);
     if is_json {
-        let results = json_results(&loaded, Numbering::FromOne);
+        let mut results = json_results(&loaded, Numbering::FromOne);
+        if let Some(responses) = &responses {
+            results["response_load_results"] = responses::json_results(responses);
+        }
         terminal::print(&format!("{results}\n"))?;
     } else {
-        terminal::print(&text_results(&loaded))?;
+        let responses = responses.as_ref().map(responses::text_results);
+        let text = text_results(&loaded) + &responses.unwrap_or_default();
+        terminal::print(&text)?;
     }
+    let is_usable = responses.is_none_or(|responses| responses.is_usable());
     let is_bad = loaded.diagnostics.iter().any(Diagnostic::is_error);
     if is_bad && !is_json && changes_other_rules(rules) {
         terminal::complain(
@@ -33,7 +42,11 @@ pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
              `tollgate rules check --add-rules FILE`, `tollgate run --add-rules FILE`\n",
         );
     }
-    Ok(if is_bad { Exit::BadInput } else { Exit::Ok })
+    Ok(if is_bad || !is_usable {
+        Exit::BadInput
+    } else {
+        Exit::Ok
+    })
 }
 
 /// Adds a warning for each tag that looks like a level and is none: the rule is on at every level.
@@ -102,7 +115,7 @@ fn text_results(loaded: &Loaded) -> String {
     out
 }
 
-fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
     } else {

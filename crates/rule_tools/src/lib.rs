@@ -15,9 +15,11 @@ pub mod lint;
 pub mod list;
 mod notes;
 mod options;
+mod responses;
 mod sigma;
 pub mod silence;
 pub mod test;
 pub mod words;
 
 pub use self::options::{ListFormat, RuleFiles};
+pub use self::responses::ResponseFiles;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use event::{Pid, Process, StartTime};
+
 use crate::Priority;
 
 /// A value in an alert's `output_fields`, detached from the event.
@@ -59,6 +61,27 @@ pub struct AlertDetails {
     /// Fields about process, file and container for alerts that people read; empty unless
     /// [`crate::EngineOptions::context`] is set.
     pub context: Vec<(Arc<str>, AlertValue)>,
+    /// The calling process; `None` for an alert that no event raised.
+    pub process: Option<AlertProcess>,
+}
+
+/// The process of an alert. Pid and start time together identify it for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlertProcess {
+    /// Process id in the agent's pid namespace; in a sandbox or a capture that of another kernel.
+    pub pid: Pid,
+    /// Start time.
+    pub start: StartTime,
+}
+
+impl AlertProcess {
+    /// Returns the identity of a process.
+    pub(crate) fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            start: process.start,
+        }
+    }
 }
 
 impl Alert {

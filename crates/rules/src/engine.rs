@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use event::{Evaluator, Event, EventKind, Relevance};
 use serde::{Deserialize, Serialize};
 
-use crate::alert::{Alert, AlertDetails};
+use crate::alert::{Alert, AlertDetails, AlertProcess};
 use crate::compile::Ternary;
 use crate::compile::check::Checker;
 use crate::compile::eval::{Evaluation, EvaluationCache};
@@ -343,6 +343,7 @@ impl Engine {
                 file: Some(Arc::clone(&rule.location.file)),
                 line: rule.location.line,
                 context,
+                process: Some(AlertProcess::of(event.process)),
             },
             time_ns: event.time_ns,
             made_ns: (self.clock)(),

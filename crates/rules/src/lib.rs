@@ -20,7 +20,7 @@ pub mod synthetic_event;
 pub mod trace;
 mod version;
 
-pub use alert::{Alert, AlertDetails, AlertValue};
+pub use alert::{Alert, AlertDetails, AlertProcess, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};
 pub use engine::{
     AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, Recorder, RuleMatch, RuleMatching,

@@ -282,6 +282,10 @@ pub(crate) const PAGES: &[Page] = &[
                         "watch one container",
                     ),
                     Example(
+                        "sudo tollgate watch --responses responses.yaml --responses-dry-run",
+                        "report what responses to alerts would do",
+                    ),
+                    Example(
                         "tollgate watch --engine ptrace -p 4711",
                         "watch one process without root",
                     ),

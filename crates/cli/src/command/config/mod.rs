@@ -215,6 +215,11 @@ fn checked(args: &Check) -> Result<(Vec<String>, Vec<String>), Failure> {
         loaded.usable()?;
         names.extend(loaded.files.iter().map(|file| file.name.to_string()));
     }
+    let responses = &effective.config.responses;
+    let read = response::load::read_files(&responses.files);
+    let loaded = response::load::load(read, &responses.accept_partial);
+    loaded.usable()?;
+    names.extend(loaded.names().map(str::to_owned));
     Ok((names, effective.warnings))
 }
 

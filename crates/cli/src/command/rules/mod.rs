@@ -10,14 +10,21 @@ use diagnostics::failure::Outcome;
 use rule_tools::cost::CostOptions;
 use rule_tools::explain::ExplainOptions;
 use rule_tools::test::TestOptions;
-use rule_tools::{ListFormat, RuleFiles};
+use rule_tools::{ListFormat, ResponseFiles, RuleFiles};
 
 use crate::args::{AddedRules, Rules};
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {
     match verb {
-        Rules::Check(args) => rule_tools::check::execute(&of(args.files, args.added), args.json),
+        Rules::Check(args) => {
+            let responses = ResponseFiles {
+                files: args.responses,
+                accepted: args.accept_partial,
+            };
+            let rules = of(args.files, args.added);
+            rule_tools::check::execute(&rules, &responses, args.json)
+        }
         Rules::List(args) => {
             let files = of(args.files, args.added);
             rule_tools::list::execute(&files, args.rule.as_deref(), args.json)

@@ -1,0 +1,5 @@
+//! The actions.
+
+pub(crate) mod process;
+pub(crate) mod script;
+pub(crate) mod webhook;

@@ -1,0 +1,226 @@
+//! What an action does: its actionner with parameters.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use yaml::{Kind, Location, Node};
+
+use crate::actionner::Actionner;
+use crate::diagnostic::Code;
+use crate::guard;
+use crate::load::reader::{Fields, Reader};
+
+/// What an action does.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    /// Kills the process and its descendants.
+    Terminate {
+        /// Protected programs that may be killed.
+        allowed: Vec<String>,
+    },
+    /// Stops the process and its descendants.
+    Freeze {
+        /// Protected programs that may be stopped.
+        allowed: Vec<String>,
+        /// Time after which they go on; `None` for never.
+        duration: Option<Duration>,
+    },
+    /// Lets those go on that the actions before have stopped.
+    Thaw,
+    /// Runs a program.
+    Script(ScriptOptions),
+    /// Sends the alert to a web server.
+    Webhook(WebhookOptions),
+}
+
+/// Options of `host:script`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ScriptOptions {
+    pub(crate) command: ScriptCommand,
+    /// Time after which its process group is killed.
+    pub(crate) timeout: Duration,
+}
+
+/// What `host:script` runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ScriptCommand {
+    /// A program by its path.
+    File(PathBuf),
+    /// A text for a shell.
+    Text {
+        /// Path of the shell.
+        shell: PathBuf,
+        /// The text.
+        script: String,
+    },
+}
+
+/// Options of `host:webhook`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebhookOptions {
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    /// Authorities of the server's certificate; those of the system if `None`.
+    pub(crate) authorities: Option<PathBuf>,
+    /// Accept every certificate.
+    pub(crate) insecure: bool,
+    pub(crate) timeout: Duration,
+}
+
+/// Time limit of a script.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of a request.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
+const SHELL: &str = "/bin/sh";
+
+impl Operation {
+    /// Reports parameters that the actionner does not know.
+    pub(crate) fn check_names(
+        reader: &mut Reader,
+        actionner: Actionner,
+        parameters: &[(String, Node)],
+    ) {
+        let known = actionner.parameters();
+        for (name, node) in parameters {
+            if !known.contains(&name.as_str()) {
+                let message = format!("`{}` has no parameter `{name}`", actionner.name());
+                let word = (name.as_str(), known);
+                reader.unknown(Code::UnknownKey, &node.location, message, word);
+            }
+        }
+    }
+
+    /// Reads the parameters of an actionner. `at` is the action. `None` if something required is missing or wrong.
+    pub(crate) fn read(
+        reader: &mut Reader,
+        actionner: Actionner,
+        parameters: &[(String, Node)],
+        at: &Location,
+    ) -> Option<Self> {
+        let before = reader.diagnostics.len();
+        let node = mapping(parameters, at);
+        let what = format!("`{}`", actionner.name());
+        let known = actionner.parameters();
+        // Names are reported where the definition or the rule writes them.
+        let unknown = |name: &String| !known.contains(&name.as_str());
+        if parameters.iter().any(|(name, _)| unknown(name)) {
+            Self::check_names(reader, actionner, parameters);
+            return None;
+        }
+        let fields = reader.fields(&node, &what, known);
+        let act = match actionner {
+            Actionner::Terminate => Self::Terminate {
+                allowed: allowed(reader, &fields),
+            },
+            Actionner::Freeze => Self::Freeze {
+                allowed: allowed(reader, &fields),
+                duration: seconds(reader, &fields, "duration"),
+            },
+            Actionner::Thaw => Self::Thaw,
+            Actionner::Script => Self::Script(script(reader, &fields)?),
+            Actionner::Webhook => Self::Webhook(webhook(reader, &fields)?),
+        };
+        (reader.diagnostics.len() == before).then_some(act)
+    }
+
+    /// Returns the actionner.
+    pub(crate) fn actionner(&self) -> Actionner {
+        match self {
+            Self::Terminate { .. } => Actionner::Terminate,
+            Self::Freeze { .. } => Actionner::Freeze,
+            Self::Thaw => Actionner::Thaw,
+            Self::Script(_) => Actionner::Script,
+            Self::Webhook(_) => Actionner::Webhook,
+        }
+    }
+}
+
+fn mapping(parameters: &[(String, Node)], at: &Location) -> Node {
+    let key = |name: &String| Node {
+        kind: Kind::Scalar(yaml::SourceText::new(name.clone(), at.clone())),
+        location: at.clone(),
+    };
+    let pairs = parameters
+        .iter()
+        .map(|(name, node)| (key(name), node.clone()));
+    Node {
+        kind: Kind::Mapping(pairs.collect()),
+        location: at.clone(),
+    }
+}
+
+/// Reads names of protected programs.
+fn allowed(reader: &mut Reader, fields: &Fields<'_>) -> Vec<String> {
+    let words = reader.words_of(fields, "allow_protected");
+    for (word, at) in &words {
+        if !guard::PROTECTED.contains(&word.as_str()) {
+            let message = format!("`{word}` is not protected, so it need not be allowed");
+            reader.unknown(Code::UnknownValue, at, message, (word, guard::PROTECTED));
+        }
+    }
+    words.into_iter().map(|(word, _)| word).collect()
+}
+
+fn seconds(reader: &mut Reader, fields: &Fields<'_>, key: &str) -> Option<Duration> {
+    let node = fields.find(key)?;
+    reader.seconds(node, key)
+}
+
+fn script(reader: &mut Reader, fields: &Fields<'_>) -> Option<ScriptOptions> {
+    let file = reader.text_of(fields, "file");
+    let script = reader.text_of(fields, "script");
+    let shell = reader.text_of(fields, "shell");
+    let command = match (file, script, shell) {
+        (Some(file), None, None) => {
+            let path = PathBuf::from(file);
+            if !path.is_absolute() {
+                let message = format!("`file` has to be an absolute path, found `{file}`");
+                let node = fields.find("file")?;
+                reader.problem(Code::UnknownValue, &node.location, message);
+                return None;
+            }
+            ScriptCommand::File(path)
+        }
+        (None, Some(script), shell) => ScriptCommand::Text {
+            shell: shell.unwrap_or(SHELL).into(),
+            script: script.to_owned(),
+        },
+        _ => {
+            let message = "`host:script` needs one of the parameters `script` and `file`; `shell` goes with `script`";
+            reader.problem(Code::Shape, &fields.location, message);
+            return None;
+        }
+    };
+    Some(ScriptOptions {
+        command,
+        timeout: seconds(reader, fields, "timeout").unwrap_or(SCRIPT_TIMEOUT),
+    })
+}
+
+fn webhook(reader: &mut Reader, fields: &Fields<'_>) -> Option<WebhookOptions> {
+    let Some(url) = reader.text_of(fields, "url") else {
+        let message = "`host:webhook` needs the parameter `url`";
+        reader.problem(Code::Shape, &fields.location, message);
+        return None;
+    };
+    let mut headers = Vec::new();
+    if let Some(node) = fields.find("headers") {
+        let Kind::Mapping(pairs) = &node.kind else {
+            let message = format!("`headers` has to be a mapping, found {}", node.describe());
+            reader.problem(Code::Shape, &node.location, message);
+            return None;
+        };
+        for (name, value) in pairs {
+            let name = reader.text(name, "a header's name")?;
+            let value = reader.text(value, "a header's value")?;
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    Some(WebhookOptions {
+        url: url.to_owned(),
+        headers,
+        authorities: reader.text_of(fields, "ca_file").map(PathBuf::from),
+        insecure: reader.switch(fields, "insecure").unwrap_or(false),
+        timeout: seconds(reader, fields, "timeout").unwrap_or(WEBHOOK_TIMEOUT),
+    })
+}

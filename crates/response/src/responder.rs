@@ -1,0 +1,432 @@
+//! The responder: takes alerts, binds their processes, and has threads act on them.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use event::{Pid, StartTime};
+use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
+use process_info::procfs::{self, Proc};
+use rules::Alert;
+
+use crate::act::process::Immediate;
+use crate::act::webhook::Webhook;
+use crate::bound::{Bound, NotBound, SIGKILL, SIGSTOP};
+use crate::guard::Guard;
+use crate::load::{ResponseRule, Responses};
+use crate::outcome;
+use crate::parameters::Operation;
+use crate::worker::{Frozen, Job, Subject, Worker};
+
+/// Rate limits of rules whose actions are started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// For all rules together.
+    pub total: ThrottleRate,
+    /// For each rule.
+    pub each: ThrottleRate,
+}
+
+impl Default for Limits {
+    /// 20 a second after a burst of 100, and 5 a second after a burst of 25 for each rule.
+    fn default() -> Self {
+        let rate = |per_second, max_burst| ThrottleRate {
+            per_second,
+            max_burst,
+        };
+        Self {
+            total: rate(20.0, 100),
+            each: rate(5.0, 25),
+        }
+    }
+}
+
+/// Settings of a [`Responder`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Actions are reported and not done, whatever the rules say.
+    pub dry_run: bool,
+    /// Rate limits.
+    pub limits: Limits,
+    /// The engine holds the process of an alert while the alert is shown to [`Responder::offer`].
+    pub caller_waits: bool,
+    /// Pids of alerts are those of this process's pid namespace.
+    pub has_local_pids: bool,
+}
+
+/// Responses cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// A web server cannot be used.
+    #[error("cannot use the action `{action}` of the response rule `{rule}`")]
+    Webhook {
+        /// Name of the action.
+        action: String,
+        /// Name of the rule.
+        rule: String,
+        /// The cause.
+        source: HttpError,
+    },
+    /// The pids of the engine mean other processes here.
+    #[error(
+        "cannot use `{actionner}` of the response rule `{rule}`: the engine reports pids of another kernel"
+    )]
+    ForeignPids {
+        /// The actionner.
+        actionner: &'static str,
+        /// Name of the rule.
+        rule: String,
+    },
+}
+
+/// Responses that are ready to be started. No thread exists yet, so that the process can still fork.
+#[derive(Debug)]
+pub struct Prepared {
+    rules: Vec<Rule>,
+    settings: Settings,
+}
+
+/// A rule with what its actions need.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) response: ResponseRule,
+    /// For each action its web server, if it has one.
+    pub(crate) webhooks: Vec<Option<Webhook>>,
+    pub(crate) is_dry: bool,
+    rate: Mutex<Throttle>,
+}
+
+/// State that the responder and its threads share.
+pub(crate) struct Shared {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) proc: Proc,
+    pub(crate) guard: Guard,
+    pub(crate) dispatcher: Dispatcher,
+    /// Stopped trees, which the threads resume in time.
+    pub(crate) frozen: Mutex<Vec<Frozen>>,
+    settings: Settings,
+    rate: Mutex<Throttle>,
+    load: Mutex<usize>,
+    idle: Condvar,
+    /// Pids are used again so late that a start time of 10 ms tells processes apart.
+    has_many_pids: bool,
+    dropped: AtomicUsize,
+}
+
+/// Starts the actions of response rules. Clones share the threads, which end with the last clone.
+#[derive(Clone)]
+pub struct Responder {
+    shared: Arc<Shared>,
+    jobs: Sender<Job>,
+}
+
+/// Actions that were begun, and that a thread has to go on with.
+#[must_use]
+pub struct Offered {
+    job: Job,
+    jobs: Sender<Job>,
+}
+
+impl Offered {
+    /// Leaves the actions to a thread.
+    pub fn start(self) {
+        // The threads end with the last sender, so that there is a receiver.
+        let sent = self.jobs.send(self.job);
+        debug_assert!(sent.is_ok(), "the threads have ended");
+    }
+}
+
+/// Alerts whose actions wait or are being done. More are dropped and reported.
+const CAPACITY: usize = 1024;
+/// Threads that act: a script or a slow web server holds one of them.
+const THREADS: usize = 4;
+/// Time that a killed caller has to notice that it was killed.
+const NOTICE_LIMIT: Duration = Duration::from_millis(10);
+/// With fewer pids, one could be used again within [`YOUNG`].
+const MANY_PIDS: u64 = 8192;
+/// Two ticks of the clock that start times are given in.
+const YOUNG: Duration = Duration::from_millis(20);
+
+impl Prepared {
+    /// Opens what can fail.
+    ///
+    /// # Errors
+    ///
+    /// A web server cannot be used as configured, or an action needs pids that the engine does not report.
+    pub fn new(responses: Responses, settings: Settings) -> Result<Self, PrepareError> {
+        let now = Instant::now();
+        let mut rules = Vec::new();
+        for response in responses.rules {
+            let mut webhooks = Vec::new();
+            for action in &response.actions {
+                let actionner = action.act.actionner();
+                if actionner.needs_process() && !settings.has_local_pids {
+                    return Err(PrepareError::ForeignPids {
+                        actionner: actionner.name(),
+                        rule: response.name.to_string(),
+                    });
+                }
+                webhooks.push(match &action.act {
+                    Operation::Webhook(options) => {
+                        let opened = Webhook::open(options);
+                        Some(opened.map_err(|source| PrepareError::Webhook {
+                            action: action.name.to_string(),
+                            rule: response.name.to_string(),
+                            source,
+                        })?)
+                    }
+                    _ => None,
+                });
+            }
+            rules.push(Rule {
+                is_dry: settings.dry_run || response.dry_run,
+                response,
+                webhooks,
+                rate: Mutex::new(Throttle::new(settings.limits.each, now)),
+            });
+        }
+        Ok(Self { rules, settings })
+    }
+
+    /// Starts the threads. Actions are reported to `dispatcher`.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` cannot be opened, or a thread cannot be created.
+    pub fn start(self, dispatcher: Dispatcher) -> io::Result<Responder> {
+        let proc = Proc::open().map_err(io::Error::other)?;
+        let most = proc.contents("sys/kernel/pid_max").ok();
+        let most = most.and_then(|text| text.trim().parse::<u64>().ok());
+        let (jobs, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let shared = Arc::new(Shared {
+            rules: self.rules,
+            guard: Guard::new(&proc),
+            proc,
+            dispatcher,
+            frozen: Mutex::default(),
+            rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
+            settings: self.settings,
+            load: Mutex::default(),
+            idle: Condvar::new(),
+            has_many_pids: most.is_some_and(|most| most >= MANY_PIDS),
+            dropped: AtomicUsize::new(0),
+        });
+        for number in 0..THREADS {
+            let worker = Worker::new(Arc::clone(&shared), Arc::clone(&receiver));
+            thread::Builder::new()
+                .name(format!("response-{number}"))
+                .spawn(move || worker.run())?;
+        }
+        Ok(Responder { shared, jobs })
+    }
+}
+
+impl Responder {
+    /// Shows an alert. If a rule matches, binds the process of the alert, and stops or kills it if that is the first
+    /// action. The rest is left to a thread when the returned value is started. Waits for nothing but the end of a
+    /// process that it has killed, and 10 ms at most.
+    #[must_use]
+    pub fn offer(&self, alert: &Alert) -> Option<Offered> {
+        let shared = &self.shared;
+        let rules = shared.admitted(alert, shared.matching(alert));
+        if rules.is_empty() {
+            return None;
+        }
+        if !shared.reserve() {
+            let dropped = shared.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            let why = format!("too many actions wait; {dropped} alerts were not answered so far");
+            shared.not_started(rules[0], alert, &why);
+            return None;
+        }
+        let subject = shared.bind(alert);
+        let immediate = match &subject {
+            Subject::Process(process) => shared.act_at_once(&shared.rules[rules[0]], process),
+            Subject::None | Subject::NotBound(_) => Immediate::None,
+        };
+        let acted = since(alert.made_ns);
+        if let (Subject::Process(process), Immediate::Killed) = (&subject, &immediate) {
+            // The kernel makes a call that is answered before the killed caller has noticed.
+            process.ends_before(Instant::now() + NOTICE_LIMIT);
+        }
+        let job = Job {
+            alert: alert.clone(),
+            rules,
+            subject,
+            immediate,
+            acted,
+        };
+        Some(Offered {
+            job,
+            jobs: self.jobs.clone(),
+        })
+    }
+
+    /// Waits until every started action is done, or the deadline has passed. Returns the number of alerts left.
+    pub fn flush(&self, deadline: Instant) -> usize {
+        let mut load = self
+            .shared
+            .load
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        while *load > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.shared.idle.wait_timeout(load, left);
+            load = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *load
+    }
+
+    /// Resumes processes that were stopped for a limited time, which nobody would resume later. Returns the number of
+    /// those that stay stopped.
+    pub fn end(&self) -> usize {
+        let mut frozen = self
+            .shared
+            .frozen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut left = 0;
+        for mut tree in frozen.drain(..) {
+            match tree.until {
+                Some(_) => {
+                    tree.tree.resume();
+                }
+                None => left += tree.tree.pids().len(),
+            }
+        }
+        left
+    }
+}
+
+impl Shared {
+    /// Returns the positions of the rules that an alert starts.
+    fn matching(&self, alert: &Alert) -> Vec<usize> {
+        let mut matching = Vec::new();
+        for (position, rule) in self.rules.iter().enumerate() {
+            if !rule.response.matcher.matches(alert) {
+                continue;
+            }
+            matching.push(position);
+            if !rule.response.continues {
+                break;
+            }
+        }
+        matching
+    }
+
+    /// Returns those rules that the rate limits admit.
+    fn admitted(&self, alert: &Alert, rules: Vec<usize>) -> Vec<usize> {
+        let now = Instant::now();
+        let admit = |throttle: &Mutex<Throttle>| {
+            let mut throttle = throttle.lock().unwrap_or_else(PoisonError::into_inner);
+            throttle.admit(now)
+        };
+        let is_admitted = |position: &usize| {
+            let is_admitted = admit(&self.rules[*position].rate) && admit(&self.rate);
+            if !is_admitted {
+                self.not_started(*position, alert, "the rate limit of responses is reached");
+            }
+            is_admitted
+        };
+        rules.into_iter().filter(is_admitted).collect()
+    }
+
+    fn not_started(&self, rule: usize, alert: &Alert, why: &str) {
+        let rule = &self.rules[rule].response.name;
+        // One a second; the rest are counted.
+        self.dispatcher
+            .emit_internal(outcome::not_started(rule, alert, why));
+    }
+
+    fn reserve(&self) -> bool {
+        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = *load < CAPACITY;
+        *load += usize::from(has_room);
+        has_room
+    }
+
+    /// Notes that the actions for an alert are done.
+    pub(crate) fn release(&self) {
+        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        *load -= 1;
+        if *load == 0 {
+            self.idle.notify_all();
+        }
+    }
+
+    fn bind(&self, alert: &Alert) -> Subject {
+        let Some(process) = alert.details.process else {
+            return Subject::None;
+        };
+        if !self.settings.has_local_pids {
+            return Subject::None;
+        }
+        let (pid, start) = (process.pid, process.start);
+        if !self.tells_apart(alert, start) {
+            let why = "this pid namespace has so few pids that one may have been used again";
+            return Subject::NotBound(NotBound::Unknown(why));
+        }
+        match Bound::of_alert(&self.proc, pid, start) {
+            Ok(bound) => Subject::Process(Arc::new(bound)),
+            Err(why) => Subject::NotBound(why),
+        }
+    }
+
+    /// Returns true if no other process can have the pid and the start time of the alert's process, which is given in
+    /// ticks of 10 ms. A successor starts after the event, so that an event that is later than the tick tells them apart.
+    fn tells_apart(&self, alert: &Alert, start: StartTime) -> bool {
+        let is_old = || {
+            let age = alert.time_ns.saturating_sub(procfs::start_ns(start));
+            Duration::from_nanos(age) > YOUNG
+        };
+        self.settings.caller_waits || self.has_many_pids || is_old()
+    }
+
+    /// Does what the first action of a rule begins with, before the process of the alert goes on.
+    fn act_at_once(&self, rule: &Rule, process: &Bound) -> Immediate {
+        let (allowed, kills) = match &rule.response.actions[0].act {
+            _ if rule.is_dry => return Immediate::None,
+            Operation::Terminate { allowed } => (allowed, true),
+            Operation::Freeze { allowed, .. } => (allowed, false),
+            Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
+                return Immediate::None;
+            }
+        };
+        if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
+            // By the time that a thread asks, the process may have ended.
+            return Immediate::Refused(refusal);
+        }
+        // Whatever fails here is tried again, and reported, by a thread.
+        if kills && self.is_alone(process) && process.signal(SIGKILL) == Ok(true) {
+            return Immediate::Killed;
+        }
+        match process.stat.state != b'T' && process.signal(SIGSTOP) == Ok(true) {
+            true => Immediate::Stopped,
+            false => Immediate::None,
+        }
+    }
+
+    /// Returns true if a process has one thread and no child, so that it leaves nothing behind. A list that is empty at
+    /// one moment is exact, and one thread that waits for this answer makes no child meanwhile.
+    fn is_alone(&self, process: &Bound) -> bool {
+        let Pid(pid) = process.pid;
+        let children = || self.proc.contents(&format!("{pid}/task/{pid}/children"));
+        self.settings.caller_waits
+            && process.stat.stat.threads == 1
+            && children().is_ok_and(|children| children.trim().is_empty())
+            && process.is_unreaped()
+    }
+}
+
+/// Returns the time since a moment of the real-time clock.
+pub(crate) fn since(moment_ns: u64) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default()
+        .saturating_sub(Duration::from_nanos(moment_ns))
+}
