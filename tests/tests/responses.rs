@@ -85,7 +85,8 @@ fn a_single_process_dies_before_its_call_is_done() {
 #[test]
 fn a_tree_is_frozen_while_a_script_looks_at_it_and_goes_on() {
     let look = "  - {action: Look, actionner: 'host:script', parameters: {script: \
-                'cut -d\" \" -f3 /proc/$TOLLGATE_ALERT_PID/stat'}}\n";
+                'cut -d\" \" -f3 /proc/$TOLLGATE_ALERT_PID/stat; \
+                grep SigBlk /proc/self/status'}}\n";
     let actions = [STOP, look, RESUME].concat();
     let watched = answering(
         "(sleep 0.3 & : < %W/mark; wait); echo done",
@@ -100,7 +101,10 @@ fn a_tree_is_frozen_while_a_script_looks_at_it_and_goes_on() {
     ];
     assert_eq!(results(&watched), expected, "{}", watched.story());
     let taken = watched.of(TAKEN);
-    assert_eq!(taken[1].field("response.output"), "T\n");
+    assert_eq!(
+        taken[1].field("response.output"),
+        "T\nSigBlk:\t0000000000000000\n"
+    );
     let undo = taken[0].field("response.undo");
     let pid = taken[0].field("response.pid");
     assert!(undo.starts_with(&format!("kill -CONT {pid}")), "{undo}");

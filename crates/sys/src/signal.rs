@@ -1,6 +1,8 @@
 //! Signals, received by reading from a descriptor instead of in handlers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::error::{Result, SyscallError};
 use crate::kernel::own;
@@ -62,6 +64,13 @@ pub fn change_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet> {
         )
     }?;
     Ok(old)
+}
+
+/// Has a program start with no signal blocked, whatever the thread that starts it blocks.
+pub fn unblock_all_in(command: &mut Command) {
+    let unblock = || Ok(change_mask(MaskChange::Set, SignalSet::default()).map(drop)?);
+    // SAFETY: what runs between fork and exec is one system call; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(unblock) };
 }
 
 /// Action of a process on a signal that is not blocked.

@@ -73,6 +73,7 @@ fn start(options: &ScriptOptions, rule: &str, alert: &Alert) -> io::Result<Runni
     if let Some(process) = alert.details.process {
         command.env("TOLLGATE_ALERT_PID", process.pid.0.to_string());
     }
+    sys::signal::unblock_all_in(&mut command);
     let child = command.spawn()?;
     // The copies of the pipe's other end in `command` end with it.
     drop(command);
