@@ -198,21 +198,7 @@ fn call_tables(calls: &[Call]) -> String {
         "&[ArgSpec]",
         calls.iter().map(|c| format!("&[{}]", c.args.join(", "))),
     );
-    for (arch, label) in ARCHES.iter().enumerate() {
-        let of_arch = || numbered(calls, arch);
-        let common = of_arch().filter(|(number, _)| *number < ARM_PRIVATE);
-        reverse_table(&mut out, label, common.collect(), calls);
-        let private = of_arch().filter_map(|(number, index)| {
-            let offset = number.checked_sub(ARM_PRIVATE)?;
-            Some((offset, index))
-        });
-        reverse_table(
-            &mut out,
-            &format!("{label}_PRIVATE"),
-            private.collect(),
-            calls,
-        );
-    }
+    reverse_tables(&mut out, calls);
     out.push_str("impl Syscall {\n");
     for (index, call) in calls.iter().enumerate() {
         let (name, constant) = (&call.name, call.name.to_uppercase());
@@ -231,6 +217,20 @@ fn table(out: &mut String, name: &str, kind: &str, rows: impl ExactSizeIterator<
     let rows: String = rows.map(|row| row + ",\n").collect();
     writeln!(out, "static {name}: [{kind}; {len}] = [\n{rows}];")
         .expect("writing to a String cannot fail");
+}
+
+/// Generates the tables from numbers to calls: those below the private numbers of Arm, and those.
+fn reverse_tables(out: &mut String, calls: &[Call]) {
+    for (arch, label) in ARCHES.iter().enumerate() {
+        let of_arch = || numbered(calls, arch);
+        let common = of_arch().filter(|(number, _)| *number < ARM_PRIVATE);
+        reverse_table(out, label, common.collect(), calls);
+        let private = of_arch().filter_map(|(number, index)| {
+            let offset = number.checked_sub(ARM_PRIVATE)?;
+            Some((offset, index))
+        });
+        reverse_table(out, &format!("{label}_PRIVATE"), private.collect(), calls);
+    }
 }
 
 /// Returns the numbers of an architecture, with the indices of their calls.
