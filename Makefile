@@ -27,7 +27,7 @@ test test-unit test-all test-guest test-kernels test-engines test-recorded: \
     export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
 test-all test-guest: LIMIT = 3600
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
-test test-all cluster: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
+test test-all cluster arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
 test-all: FEATURES = embedded
@@ -35,7 +35,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
-    isolation guard-peers static install uninstall deb rpm dist
+    isolation guard-peers static arm64 install uninstall deb rpm dist
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -133,6 +133,9 @@ static: ## build one file that needs no libraries, for the machine at hand
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \
 	    --target $(HOST) --config 'profile.release.strip=true'
 	@echo built $(STATIC)
+
+arm64: ## cross-build the static program for arm64, for debugging: target/aarch64-unknown-linux-gnu/debug/tollgate
+	packaging/arm64.sh cargo build --locked --package cli $(FEATURES:%=--features %)
 
 install: ## install to PREFIX (/usr/local) below DESTDIR: program, man pages, completions, unit, configuration
 	packaging/install.sh install $(PROGRAM)

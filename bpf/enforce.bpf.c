@@ -263,6 +263,17 @@ static __always_inline long current_call(struct task_struct *task)
 		}
 	return nr & ~0x40000000L;
 #else
+	if (regs->pstate & PSR_MODE32_BIT)
+		switch (regs->syscallno) {
+		case 21:
+			return 165;
+		case 218:
+			return 155;
+		case 334:
+			return 269;
+		default:
+			return regs->syscallno > 420 ? regs->syscallno : -1;
+		}
 	switch (regs->syscallno) {
 	case 40:
 		return 165;

@@ -85,9 +85,13 @@ struct pt_regs {
 	u64 regs[31];
 	u64 sp;
 	u64 pc;
+	u64 pstate;
 	u64 orig_x0;
 	s32 syscallno;
 };
+
+/* Set in `pstate` of a 32-bit program (arch/arm64/include/uapi/asm/ptrace.h). */
+#define PSR_MODE32_BIT 0x10
 
 struct thread_info {
 	unsigned long flags;

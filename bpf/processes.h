@@ -69,11 +69,11 @@ static __always_inline void note_execveat(void)
 static __always_inline bool is_execveat(u32 nr, u32 abi)
 {
 #if defined(__TARGET_ARCH_x86)
-	if (abi == ABI_I386)
+	if (abi == ABI_COMPAT)
 		return nr == 358;
 	return nr == (abi == ABI_X32 ? X32_BIT | 545 : 322);
 #else
-	return nr == 281;
+	return nr == (abi == ABI_COMPAT ? 387 : 281);
 #endif
 }
 

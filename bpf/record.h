@@ -16,7 +16,7 @@
 
 /* Conventions of calls, in the order of the tables. */
 #define ABI_NATIVE 0
-#define ABI_I386 1
+#define ABI_COMPAT 1
 #define ABI_X32 2
 #define ABIS 3
 

@@ -13,7 +13,10 @@ static __always_inline u32 abi_of(u32 nr, struct task_struct *caller)
 	if (nr & X32_BIT)
 		return ABI_X32;
 	if (caller->thread_info.status & TS_COMPAT)
-		return ABI_I386;
+		return ABI_COMPAT;
+#elif defined(__TARGET_ARCH_arm64)
+	if (((struct pt_regs *)bpf_task_pt_regs(caller))->pstate & PSR_MODE32_BIT)
+		return ABI_COMPAT;
 #endif
 	return ABI_NATIVE;
 }
@@ -21,7 +24,7 @@ static __always_inline u32 abi_of(u32 nr, struct task_struct *caller)
 static __always_inline void registers(struct pt_regs *regs, u32 abi, u64 *args)
 {
 #if defined(__TARGET_ARCH_x86)
-	if (abi == ABI_I386) {
+	if (abi == ABI_COMPAT) {
 		args[0] = (u32)regs->bx;
 		args[1] = (u32)regs->cx;
 		args[2] = (u32)regs->dx;

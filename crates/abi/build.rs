@@ -7,7 +7,10 @@ use std::{env, fs};
 
 /// Marks an absent number or a call without a base; no table comes near this size.
 const NONE: u16 = u16::MAX;
-const ARCHES: usize = 4;
+/// The architectures, in the column order of `data/calls.txt`.
+const ARCHES: [&str; 5] = ["X86_64", "X32", "I386", "AARCH64", "ARM"];
+/// First number of the calls that only 32-bit Arm has, which have a table of their own: `__ARM_NR_BASE`.
+const ARM_PRIVATE: u32 = 0xf_0000;
 
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -27,7 +30,7 @@ fn main() {
 
 struct Call {
     name: String,
-    numbers: [Option<u16>; ARCHES],
+    numbers: [Option<u32>; ARCHES.len()],
     base: Option<String>,
     event: Option<String>,
     args: Vec<String>,
@@ -55,9 +58,11 @@ fn read_calls(path: &Path, sets: &BTreeMap<String, FlagFile>) -> Vec<Call> {
 fn parse_call(line: &str, sets: &BTreeMap<String, FlagFile>) -> Result<Call, String> {
     let mut words = line.split_whitespace();
     let name = words.next().ok_or("no name")?.to_owned();
-    let mut numbers = [None; ARCHES];
+    let mut numbers = [None; ARCHES.len()];
     for slot in &mut numbers {
-        let word = words.next().ok_or("four numbers are needed")?;
+        let word = words
+            .next()
+            .ok_or("a number for each architecture is needed")?;
         if word != "-" {
             *slot = Some(
                 word.parse()
@@ -182,10 +187,10 @@ fn call_tables(calls: &[Call]) -> String {
     table(
         &mut out,
         "NUMBERS",
-        "[u16; 4]",
+        &format!("[u32; {}]", ARCHES.len()),
         calls
             .iter()
-            .map(|c| format!("{:?}", c.numbers.map(|n| n.unwrap_or(NONE)))),
+            .map(|c| format!("{:?}", c.numbers.map(|n| n.unwrap_or(u32::MAX)))),
     );
     table(
         &mut out,
@@ -193,9 +198,7 @@ fn call_tables(calls: &[Call]) -> String {
         "&[ArgSpec]",
         calls.iter().map(|c| format!("&[{}]", c.args.join(", "))),
     );
-    for (arch, label) in ["X86_64", "X32", "I386", "AARCH64"].iter().enumerate() {
-        reverse_table(&mut out, arch, label, calls);
-    }
+    reverse_tables(&mut out, calls);
     out.push_str("impl Syscall {\n");
     for (index, call) in calls.iter().enumerate() {
         let (name, constant) = (&call.name, call.name.to_uppercase());
@@ -211,29 +214,37 @@ fn call_tables(calls: &[Call]) -> String {
 
 fn table(out: &mut String, name: &str, kind: &str, rows: impl ExactSizeIterator<Item = String>) {
     let len = rows.len();
-    let rows: Vec<String> = rows.collect();
-    writeln!(
-        out,
-        "static {name}: [{kind}; {len}] = [\n{},\n];",
-        rows.join(",\n")
-    )
-    .expect("writing to a String cannot fail");
+    let rows: String = rows.map(|row| row + ",\n").collect();
+    writeln!(out, "static {name}: [{kind}; {len}] = [\n{rows}];")
+        .expect("writing to a String cannot fail");
 }
 
-fn reverse_table(out: &mut String, arch: usize, label: &str, calls: &[Call]) {
-    let numbered: Vec<(u16, usize)> = calls
-        .iter()
-        .enumerate()
-        .filter_map(|(index, c)| c.numbers[arch].map(|n| (n, index)))
-        .collect();
-    let len = numbered
-        .iter()
-        .map(|(n, _)| usize::from(*n) + 1)
-        .max()
-        .unwrap_or(0);
-    let mut slots = vec![usize::from(NONE); len];
+/// Generates the tables from numbers to calls: those below the private numbers of Arm, and those.
+fn reverse_tables(out: &mut String, calls: &[Call]) {
+    for (arch, label) in ARCHES.iter().enumerate() {
+        let of_arch = || numbered(calls, arch);
+        let common = of_arch().filter(|(number, _)| *number < ARM_PRIVATE);
+        reverse_table(out, label, common.collect(), calls);
+        let private = of_arch().filter_map(|(number, index)| {
+            let offset = number.checked_sub(ARM_PRIVATE)?;
+            Some((offset, index))
+        });
+        reverse_table(out, &format!("{label}_PRIVATE"), private.collect(), calls);
+    }
+}
+
+/// Returns the numbers of an architecture, with the indices of their calls.
+fn numbered(calls: &[Call], arch: usize) -> impl Iterator<Item = (u32, usize)> {
+    let all = calls.iter().enumerate();
+    all.filter_map(move |(index, call)| call.numbers[arch].map(|number| (number, index)))
+}
+
+fn reverse_table(out: &mut String, label: &str, numbered: Vec<(u32, usize)>, calls: &[Call]) {
+    let as_index = |number: u32| usize::try_from(number).expect("a number has 32 bits");
+    let ends = numbered.iter().map(|(number, _)| as_index(*number) + 1);
+    let mut slots = vec![usize::from(NONE); ends.max().unwrap_or(0)];
     for (number, index) in numbered {
-        let slot = &mut slots[usize::from(number)];
+        let slot = &mut slots[as_index(number)];
         assert!(
             *slot == usize::from(NONE),
             "data/calls.txt: {label} number {number} belongs to two calls: {} and {}",

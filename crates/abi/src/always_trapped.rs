@@ -469,6 +469,48 @@ mod tests {
         }
     }
 
+    /// What arm64 lacks is reached there by another call, which has a row, or exists on x86 alone.
+    #[test]
+    fn rows_hold_on_arm64_too() {
+        let lacks = |arch| move |trap: &&TrappedCall| trap.call.number(arch).is_none();
+        let missing = FLOOR
+            .iter()
+            .filter(lacks(Arch::Aarch64))
+            .map(|trap| trap.call.base());
+        let missing: alloc::vec::Vec<_> = missing
+            .filter(|call| call.number(Arch::Aarch64).is_none())
+            .collect();
+        let replaced = [
+            (Syscall::CHMOD, Some(Syscall::FCHMODAT)),
+            (Syscall::MKNOD, Some(Syscall::MKNODAT)),
+            (Syscall::LINK, Some(Syscall::LINKAT)),
+            (Syscall::SYMLINK, Some(Syscall::SYMLINKAT)),
+            (Syscall::UMOUNT, Some(Syscall::UMOUNT2)),
+            (Syscall::STIME, Some(Syscall::SETTIMEOFDAY)),
+            (Syscall::SOCKETCALL, Some(Syscall::CONNECT)),
+            (Syscall::CREATE_MODULE, None),
+            (Syscall::IOPERM, None),
+            (Syscall::IOPL, None),
+            (Syscall::MODIFY_LDT, None),
+        ];
+        for call in missing {
+            let row = replaced.iter().find(|(lacking, _)| *lacking == call);
+            let (_, other) = row.unwrap_or_else(|| panic!("{call} is not on arm64"));
+            if let Some(other) = other {
+                assert!(FLOOR.iter().any(|trap| trap.call == *other), "{other}");
+                assert!(other.number(Arch::Aarch64).is_some(), "{other}");
+            }
+        }
+        // 32-bit programs of arm64 have every call that 64-bit ones have, but for the one that takes memory away
+        // from the kernel's map.
+        let wide = Syscall::all().filter(|call| call.number(Arch::Aarch64).is_some());
+        let only_wide = wide.filter(|call| FLOOR.iter().any(|trap| trap.call == *call));
+        assert!(only_wide.clone().count() > 80);
+        for call in only_wide {
+            assert!(call.number(Arch::Arm).is_some(), "{call}");
+        }
+    }
+
     #[test]
     fn variants_are_trapped_like_their_base() {
         for table in [FLOOR, STATE] {

@@ -7,9 +7,15 @@ use crate::Syscall;
 /// Bit that is set in the number of every x32 call; the audit value is that of x86-64.
 pub const X32_BIT: u32 = 0x4000_0000;
 
+/// First number of the calls that only 32-bit Arm has (`__ARM_NR_BASE`, arch/arm/include/uapi/asm/unistd.h).
+pub const ARM_PRIVATE: u32 = 0xf_0000;
+/// Number of these calls, and of the numbers from [`ARM_PRIVATE`] that can be one.
+pub const ARM_PRIVATE_LEN: u32 = 8;
+
 const AUDIT_X86_64: u32 = 0xc000_003e;
 const AUDIT_I386: u32 = 0x4000_0003;
 const AUDIT_AARCH64: u32 = 0xc000_00b7;
+const AUDIT_ARM: u32 = 0x4000_0028;
 
 /// A system-call convention with its own numbers.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -22,11 +28,19 @@ pub enum Arch {
     I386,
     /// 64-bit Arm.
     Aarch64,
+    /// 32-bit Arm (EABI), as an arm64 kernel offers it to 32-bit programs.
+    Arm,
 }
 
 impl Arch {
     /// Every architecture, in the column order of `data/calls.txt`.
-    pub const ALL: [Self; 4] = [Self::X86_64, Self::X32, Self::I386, Self::Aarch64];
+    pub const ALL: [Self; 5] = [
+        Self::X86_64,
+        Self::X32,
+        Self::I386,
+        Self::Aarch64,
+        Self::Arm,
+    ];
 
     /// Returns the architecture that this program was built for; `None` on any other architecture.
     #[must_use]
@@ -39,8 +53,19 @@ impl Arch {
             Some(Self::I386)
         } else if cfg!(target_arch = "aarch64") {
             Some(Self::Aarch64)
+        } else if cfg!(target_arch = "arm") {
+            Some(Self::Arm)
         } else {
             None
+        }
+    }
+
+    /// Returns every convention by which programs make calls on a kernel of this architecture, its own first.
+    #[must_use]
+    pub const fn of_kernel(self) -> &'static [Self] {
+        match self {
+            Self::X86_64 | Self::X32 | Self::I386 => &[Self::X86_64, Self::I386, Self::X32],
+            Self::Aarch64 | Self::Arm => &[Self::Aarch64, Self::Arm],
         }
     }
 
@@ -51,6 +76,7 @@ impl Arch {
             Self::X86_64 | Self::X32 => AUDIT_X86_64,
             Self::I386 => AUDIT_I386,
             Self::Aarch64 => AUDIT_AARCH64,
+            Self::Arm => AUDIT_ARM,
         }
     }
 
@@ -62,6 +88,7 @@ impl Arch {
             AUDIT_X86_64 => Some(Self::X86_64),
             AUDIT_I386 => Some(Self::I386),
             AUDIT_AARCH64 => Some(Self::Aarch64),
+            AUDIT_ARM => Some(Self::Arm),
             _ => None,
         }
     }
@@ -80,7 +107,7 @@ impl Arch {
     pub const fn pointer_bytes(self) -> usize {
         match self {
             Self::X86_64 | Self::Aarch64 => 8,
-            Self::X32 | Self::I386 => 4,
+            Self::X32 | Self::I386 | Self::Arm => 4,
         }
     }
 
@@ -92,6 +119,7 @@ impl Arch {
             Self::X32 => "x32",
             Self::I386 => "i386",
             Self::Aarch64 => "aarch64",
+            Self::Arm => "arm",
         }
     }
 
@@ -101,6 +129,7 @@ impl Arch {
             Self::X32 => 1,
             Self::I386 => 2,
             Self::Aarch64 => 3,
+            Self::Arm => 4,
         }
     }
 }
@@ -123,7 +152,7 @@ pub fn decode(audit: u32, nr: u32) -> Option<(Arch, Option<Syscall>)> {
     let sibling = match arch {
         Arch::X86_64 => Some(Arch::X32),
         Arch::X32 => Some(Arch::X86_64),
-        Arch::I386 | Arch::Aarch64 => None,
+        Arch::I386 | Arch::Aarch64 | Arch::Arm => None,
     };
     let call = Syscall::from_number(arch, number)
         .or_else(|| sibling.and_then(|other| Syscall::from_number(other, number)));
@@ -152,6 +181,15 @@ mod tests {
             decode(AUDIT_AARCH64, 221),
             Some((Arch::Aarch64, Some(Syscall::EXECVE)))
         );
+        assert_eq!(
+            decode(AUDIT_ARM, 11),
+            Some((Arch::Arm, Some(Syscall::EXECVE)))
+        );
+        assert_eq!(
+            decode(AUDIT_ARM, ARM_PRIVATE + 2),
+            Some((Arch::Arm, Some(Syscall::CACHEFLUSH)))
+        );
+        assert_eq!(decode(AUDIT_ARM, ARM_PRIVATE), Some((Arch::Arm, None)));
         assert_eq!(decode(1, 59), None);
         assert_eq!(decode(AUDIT_X86_64, 1_000_000), Some((Arch::X86_64, None)));
     }

@@ -45,7 +45,8 @@ impl Flag {
     #[must_use]
     pub fn value(&self, arch: Arch) -> u64 {
         match arch {
-            Arch::Aarch64 => self.aarch64,
+            // 32-bit Arm has the same differences (arch/arm/include/uapi/asm/fcntl.h).
+            Arch::Aarch64 | Arch::Arm => self.aarch64,
             Arch::I386 | Arch::X32 | Arch::X86_64 => self.generic,
         }
     }
@@ -188,6 +189,7 @@ mod tests {
         assert_eq!(shown(&OPEN, Arch::Aarch64, 0x4000), "O_RDONLY|O_DIRECTORY");
         assert_eq!(shown(&OPEN, Arch::X86_64, 0x4000), "O_RDONLY|O_DIRECT");
         assert_eq!(OPEN.value_of(Arch::Aarch64, "O_NOFOLLOW"), Some(0x8000));
+        assert_eq!(OPEN.value_of(Arch::Arm, "O_NOFOLLOW"), Some(0x8000));
         assert_eq!(OPEN.value_of(Arch::X86_64, "O_NOFOLLOW"), Some(0x2_0000));
         assert_eq!(OPEN.value_of(Arch::X86_64, "O_NONSENSE"), None);
     }

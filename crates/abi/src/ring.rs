@@ -32,7 +32,7 @@ const WRITES: &[Syscall] = &[S::WRITE, S::PWRITE64];
 const READS_PARTS: &[Syscall] = &[S::READV, S::PREADV, S::PREADV2];
 const WRITES_PARTS: &[Syscall] = &[S::WRITEV, S::PWRITEV, S::PWRITEV2];
 const OPENS: &[Syscall] = &[S::OPENAT, S::OPENAT2, S::OPEN, S::CREAT];
-const SENDS: &[Syscall] = &[S::SENDTO];
+const SENDS: &[Syscall] = &[S::SENDTO, S::SEND];
 const WAITS: &[Syscall] = &[S::POLL, S::PPOLL, S::SELECT, S::PSELECT6];
 const EPOLL_WAITS: &[Syscall] = &[S::EPOLL_WAIT, S::EPOLL_PWAIT, S::EPOLL_PWAIT2];
 const STATS: &[Syscall] = &[S::STATX, S::STAT, S::LSTAT, S::NEWFSTATAT, S::FSTAT];
@@ -75,7 +75,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(24, "fadvise", &[S::FADVISE64]),
     op(25, "madvise", &[S::MADVISE]),
     op(26, "send", SENDS),
-    op(27, "recv", &[S::RECVFROM]),
+    op(27, "recv", &[S::RECVFROM, S::RECV]),
     // Falco has one event for both calls.
     op(28, "openat2", OPENS),
     op(29, "epoll_ctl", &[S::EPOLL_CTL]),

@@ -56,7 +56,7 @@ impl Call {
 
     /// Returns whether pointers and longs of the caller are 32 bits wide.
     pub fn is_32_bit(&self) -> bool {
-        matches!(self.arch, Arch::I386 | Arch::X32)
+        matches!(self.arch, Arch::I386 | Arch::X32 | Arch::Arm)
     }
 
     /// Returns whether the call replaces the caller's program if it succeeds.
@@ -73,7 +73,7 @@ impl Call {
     /// Returns a register argument as the kernel reads it, unsigned.
     pub fn raw(&self, position: u8) -> u64 {
         let value = self.args[usize::from(position)];
-        if self.arch == Arch::I386 {
+        if matches!(self.arch, Arch::I386 | Arch::Arm) {
             return value & 0xffff_ffff;
         }
         let argument = self.syscall.args().get(usize::from(position));

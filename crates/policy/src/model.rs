@@ -659,7 +659,8 @@ impl Model {
 
     /// Calls that the workload did not make and does not need.
     fn unmade(&self) -> Vec<&'static str> {
-        let here = |call: &Syscall| call.number(Arch::X86_64).is_some();
+        let native = Arch::native().unwrap_or(Arch::X86_64);
+        let here = |call: &Syscall| call.number(native).is_some();
         let needed = classes::calls(&self.calls);
         Syscall::all()
             .filter(here)

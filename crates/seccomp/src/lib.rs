@@ -302,20 +302,16 @@ fn dispatch(
     foreign: Action,
     segments: impl Fn(Arch) -> Vec<Segment>,
 ) {
-    let entry = match native {
-        Arch::Aarch64 => {
-            let native = tree(assembler, &segments(Arch::Aarch64));
-            let foreign = assembler.ret(foreign);
-            by_audit(assembler, &[(Arch::Aarch64, native)], foreign)
-        }
-        Arch::X86_64 | Arch::X32 | Arch::I386 => {
-            let compat = tree(assembler, &segments(Arch::I386));
-            let native = tree(assembler, &segments(Arch::X86_64));
-            let foreign = assembler.ret(foreign);
-            let known = [(Arch::X86_64, native), (Arch::I386, compat)];
-            by_audit(assembler, &known, foreign)
-        }
+    // x32 calls have the audit value of x86-64, and are part of its tree.
+    let [native, compat] = match native {
+        Arch::Aarch64 | Arch::Arm => [Arch::Aarch64, Arch::Arm],
+        Arch::X86_64 | Arch::X32 | Arch::I386 => [Arch::X86_64, Arch::I386],
     };
+    let below_compat = tree(assembler, &segments(compat));
+    let below_native = tree(assembler, &segments(native));
+    let foreign = assembler.ret(foreign);
+    let known = [(native, below_native), (compat, below_compat)];
+    let entry = by_audit(assembler, &known, foreign);
     debug_assert!(assembler.is_last(entry));
 }
 

@@ -1,5 +1,8 @@
 //! Action for each call number of an architecture.
 
+use std::ops::Range;
+
+use abi::arch::{ARM_PRIVATE, ARM_PRIVATE_LEN};
 use abi::{Arch, ArgKind, Errno, RegisterTest, Syscall, TestWidth};
 use event::{CallPlan, Plan, Reason};
 use policy::compile::seccomp::{Action as Denial, Profile};
@@ -14,7 +17,8 @@ pub(super) struct Segment {
     pub(super) leaf: Leaf,
 }
 
-/// Numbers in the tables are far lower; numbers from here on are unknown without a lookup.
+/// Numbers in the tables are far lower but for the private ones of 32-bit Arm; other numbers from here on are
+/// unknown without a lookup.
 const NUMBER_LIMIT: u32 = 1024;
 
 const EPERM: Action = Action::Errno(1);
@@ -93,10 +97,17 @@ pub(super) fn by_number(arch: Arch, leaf: impl Fn(Arch, Option<u32>) -> Leaf) ->
         }
     };
     for table in tables {
-        for number in 0..NUMBER_LIMIT {
-            add(table.raw_number(number), leaf(*table, Some(number)));
+        let mut add_range = |numbers: Range<u32>| {
+            let end = numbers.end;
+            for number in numbers {
+                add(table.raw_number(number), leaf(*table, Some(number)));
+            }
+            add(table.raw_number(end), leaf(*table, None));
+        };
+        add_range(0..NUMBER_LIMIT);
+        if *table == Arch::Arm {
+            add_range(ARM_PRIVATE..ARM_PRIVATE + ARM_PRIVATE_LEN);
         }
-        add(table.raw_number(NUMBER_LIMIT), leaf(*table, None));
     }
     segments
 }
@@ -251,12 +262,12 @@ fn adapt_test(test: RegisterTest, arch: Arch, call: Syscall) -> Option<RegisterT
         // x32's own calls cut registers to 32 bits and ignore what the upper half holds, its shared
         // calls do not.
         (Arch::X32, TestWidth::Full64) => None,
-        (Arch::I386, width) => {
+        (Arch::I386 | Arch::Arm, width) => {
             if swapped || behind_split(call, test.arg) || is_narrow_id(call, test.arg) {
                 return None;
             }
             // int 0x80 from a 64-bit program leaves the upper halves as they were, and the kernel
-            // ignores them. A constant that needs them (e.g. -1) has another form here.
+            // ignores them. On arm64 they are 0. A constant that needs them (e.g. -1) has another form here.
             let fits = width == TestWidth::Low32 || fits_low(test);
             fits.then_some(RegisterTest {
                 width: TestWidth::Low32,
@@ -274,8 +285,11 @@ fn fits_low(test: RegisterTest) -> bool {
     (test.value | mask) >> 32 == 0
 }
 
-/// Calls whose 64-bit argument takes two registers on i386, and the index of that argument.
-const SPLIT: [(&str, u8); 11] = [
+/// Calls whose 64-bit argument takes two registers on i386 and 32-bit Arm, and the index of that argument. On Arm
+/// an unused register may precede the two.
+const SPLIT: [(&str, u8); 13] = [
+    ("arm_fadvise64_64", 2),
+    ("arm_sync_file_range", 2),
     ("fadvise64", 1),
     ("fadvise64_64", 1),
     ("fallocate", 2),
@@ -295,7 +309,7 @@ fn behind_split(call: Syscall, arg: u8) -> bool {
         .any(|(name, position)| call.name() == *name && arg >= *position)
 }
 
-/// Returns true for i386 arguments with 16-bit ids: those of calls with a twin that ends in `32`. 0x10000
+/// Returns true for 32-bit arguments with 16-bit ids: those of calls with a twin that ends in `32`. 0x10000
 /// means uid 0 to them.
 fn is_narrow_id(call: Syscall, arg: u8) -> bool {
     let is_id = call

@@ -1,6 +1,10 @@
 //! Tracing of threads. Only operations on threads attached by `PTRACE_SEIZE` are here: no thread stops
 //! unexpectedly.
 
+mod registers;
+
+pub use registers::{RESTART_CODES, Registers, registers, set_registers, skip_call};
+
 use crate::error::{Result, SyscallError};
 
 /// Options of [`seize`]: sums of the `OPTION_*` constants.
@@ -256,235 +260,6 @@ pub fn syscall_info(tid: i32) -> Result<SyscallInfo> {
     })
 }
 
-/// Length in bytes of the instruction that makes a call: `syscall`, or `svc`.
-pub const CALL_LENGTH: u64 = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
-
-/// General registers of a stopped thread.
-///
-/// On x86-64 they are the 64-bit set for 32-bit threads too.
-#[derive(Clone, Copy, Debug)]
-pub struct Registers(libc::user_regs_struct);
-
-#[cfg(target_arch = "x86_64")]
-impl Registers {
-    /// The result register.
-    #[must_use]
-    pub fn result(&self) -> i64 {
-        self.0.rax.cast_signed()
-    }
-
-    /// Changes the result register.
-    pub fn set_result(&mut self, value: i64) {
-        self.0.rax = value.cast_unsigned();
-    }
-
-    /// The call number that the kernel keeps for restarts; all ones outside of a call.
-    #[must_use]
-    pub fn syscall_number(&self) -> u64 {
-        self.0.orig_rax
-    }
-
-    /// Changes the number of the call that is about to start; -1 skips it.
-    pub fn set_syscall_number(&mut self, nr: i64) {
-        self.0.orig_rax = nr.cast_unsigned();
-    }
-
-    /// The instruction pointer.
-    #[must_use]
-    pub fn instruction_pointer(&self) -> u64 {
-        self.0.rip
-    }
-
-    /// Changes the instruction pointer.
-    pub fn set_instruction_pointer(&mut self, address: u64) {
-        self.0.rip = address;
-    }
-
-    /// The stack pointer.
-    #[must_use]
-    pub fn stack_pointer(&self) -> u64 {
-        self.0.rsp
-    }
-
-    /// Sets the number register and the arguments as a `syscall` instruction expects them, and marks the
-    /// thread as outside of any call that could be restarted.
-    pub fn prepare_call(&mut self, nr: u64, args: [u64; 6]) {
-        self.0.rax = nr;
-        self.0.orig_rax = u64::MAX;
-        [
-            self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8, self.0.r9,
-        ] = args;
-    }
-}
-
-#[cfg(target_arch = "aarch64")]
-impl Registers {
-    /// The result register.
-    #[must_use]
-    pub fn result(&self) -> i64 {
-        self.0.regs[0].cast_signed()
-    }
-
-    /// Changes the result register.
-    pub fn set_result(&mut self, value: i64) {
-        self.0.regs[0] = value.cast_unsigned();
-    }
-
-    /// The call number register.
-    #[must_use]
-    pub fn syscall_number(&self) -> u64 {
-        self.0.regs[8]
-    }
-
-    /// The instruction pointer.
-    #[must_use]
-    pub fn instruction_pointer(&self) -> u64 {
-        self.0.pc
-    }
-
-    /// Changes the instruction pointer.
-    pub fn set_instruction_pointer(&mut self, address: u64) {
-        self.0.pc = address;
-    }
-
-    /// The stack pointer.
-    #[must_use]
-    pub fn stack_pointer(&self) -> u64 {
-        self.0.sp
-    }
-
-    /// Sets number register and arguments as an `svc` instruction expects them.
-    pub fn prepare_call(&mut self, nr: u64, args: [u64; 6]) {
-        self.0.regs[8] = nr;
-        self.0.regs[..6].copy_from_slice(&args);
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-const GETREGSET: u32 = 0x4204;
-const SETREGSET: u32 = 0x4205;
-const NT_PRSTATUS: usize = 1;
-
-/// Reads the general registers of a stopped thread.
-///
-/// # Errors
-/// ESRCH if the thread is not stopped. On architectures other than x86-64, ENOTSUP for a 32-bit thread of a
-/// 64-bit tracer, whose register set has another form.
-#[cfg(target_arch = "x86_64")]
-pub fn registers(tid: i32) -> Result<Registers> {
-    // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
-    let mut registers = Registers(unsafe { std::mem::zeroed() });
-    // Unlike GETREGSET this request has the caller's form of the registers for 32-bit threads too.
-    // SAFETY: the kernel fills one `user_regs_struct`, which is what `registers` is.
-    unsafe {
-        syscall!(
-            "ptrace(GETREGS)",
-            libc::SYS_ptrace,
-            libc::PTRACE_GETREGS,
-            tid,
-            0_usize,
-            &raw mut registers.0
-        )
-    }?;
-    Ok(registers)
-}
-
-/// Reads the general registers of a stopped thread.
-///
-/// # Errors
-/// ESRCH if the thread is not stopped; ENOTSUP for a 32-bit thread of a 64-bit tracer.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn registers(tid: i32) -> Result<Registers> {
-    // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
-    let mut registers = Registers(unsafe { std::mem::zeroed() });
-    let full = size_of::<libc::user_regs_struct>();
-    let mut area = libc::iovec {
-        iov_base: (&raw mut registers.0).cast(),
-        iov_len: full,
-    };
-    // SAFETY: `area` describes all of `registers`, which the kernel fills up to that length.
-    unsafe {
-        syscall!(
-            "ptrace(GETREGSET)",
-            libc::SYS_ptrace,
-            GETREGSET,
-            tid,
-            NT_PRSTATUS,
-            &raw mut area
-        )
-    }?;
-    if area.iov_len == full {
-        Ok(registers)
-    } else {
-        Err(SyscallError::new("ptrace(GETREGSET)", libc::ENOTSUP))
-    }
-}
-
-/// Writes the general registers of a stopped thread.
-///
-/// # Errors
-/// ESRCH if the thread is not stopped, EIO for a register set that the kernel refuses.
-pub fn set_registers(tid: i32, registers: &Registers) -> Result<()> {
-    let mut area = libc::iovec {
-        iov_base: (&raw const registers.0).cast_mut().cast(),
-        iov_len: size_of::<libc::user_regs_struct>(),
-    };
-    // SAFETY: `area` describes all of `registers`, which this request only reads.
-    unsafe {
-        syscall!(
-            "ptrace(SETREGSET)",
-            libc::SYS_ptrace,
-            SETREGSET,
-            tid,
-            NT_PRSTATUS,
-            &raw mut area
-        )
-    }?;
-    Ok(())
-}
-
-/// Skips the call that a thread is about to make, with `result` as its result. For a thread in the stop of a
-/// filter ([`EVENT_SECCOMP`]).
-///
-/// # Errors
-/// ESRCH if the thread is not stopped.
-#[cfg(target_arch = "x86_64")]
-pub fn skip_call(tid: i32, result: i64) -> Result<()> {
-    let mut registers = registers(tid)?;
-    registers.set_syscall_number(-1);
-    registers.set_result(result);
-    set_registers(tid, &registers)
-}
-
-/// Skips the call that a thread is about to make, with `result` as its result. For a thread in the stop of a
-/// filter ([`EVENT_SECCOMP`]).
-///
-/// # Errors
-/// ESRCH if the thread is not stopped.
-#[cfg(target_arch = "aarch64")]
-pub fn skip_call(tid: i32, result: i64) -> Result<()> {
-    const NT_ARM_SYSTEM_CALL: usize = 0x404;
-    let mut number: i32 = -1;
-    let mut area = libc::iovec {
-        iov_base: (&raw mut number).cast(),
-        iov_len: size_of::<i32>(),
-    };
-    // SAFETY: `area` describes all of `number`, which this request only reads.
-    unsafe {
-        syscall!(
-            "ptrace(SETREGSET)",
-            libc::SYS_ptrace,
-            SETREGSET,
-            tid,
-            NT_ARM_SYSTEM_CALL,
-            &raw mut area
-        )
-    }?;
-    let mut registers = registers(tid)?;
-    registers.set_result(result);
-    set_registers(tid, &registers)
-}
-
 /// Makes a request whose arguments are numbers; requests with pointers have functions of their own.
 fn request(name: &'static str, op: u32, tid: i32, addr: usize, data: usize) -> Result<()> {
     // SAFETY: the requests passed here take `addr` and `data` as numbers and act on a thread that
@@ -565,7 +340,8 @@ mod tests {
         );
         let mut registers = registers(child).expect("stopped");
         assert_eq!(registers.result(), own);
-        assert_ne!(registers.instruction_pointer(), 0);
+        let ip = syscall_info(child).expect("5.3").ip;
+        assert!(registers.is_after_call(ip) && !registers.is_after_call(ip + 64));
         assert_ne!(registers.stack_pointer(), 0);
         registers.set_result(-4242);
         set_registers(child, &registers).expect("stopped");

@@ -1,5 +1,6 @@
 //! Checks whether virtual machines can run on this host, and selects their kernel.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::Path;
 
@@ -10,8 +11,14 @@ use probe::{Support, fix};
 use super::{Settings, qemu};
 use crate::Kernel;
 
+const ONLY_X86: &str = "run the container without a machine, or on an x86-64 host";
+
 /// Returns the configured kernel, or else the newest installed one of Debian's cloud kernels.
 pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
+    if !cfg!(target_arch = "x86_64") {
+        let message = format!("cannot start a virtual machine on {ARCH}");
+        return Err(Failure::new(Exit::Unsupported, message).help(ONLY_X86));
+    }
     let options = &settings.config.runtime;
     let given = |path: &'_ Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
     let (image, modules) = (given(&options.vm_kernel), given(&options.vm_modules));
@@ -24,6 +31,12 @@ pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
 /// Reports whether virtual machines can run on this host with the default configuration.
 #[must_use]
 pub fn support() -> Support {
+    if !cfg!(target_arch = "x86_64") {
+        return Support::No {
+            why: format!("virtual machines are supported on x86-64 only, not on {ARCH}"),
+            fix: None,
+        };
+    }
     let path = std::env::var_os("PATH");
     let kernel = Settings::load(None).and_then(|settings| kernel(&settings));
     let kernel = match (

@@ -8,11 +8,13 @@ use sys::seccomp::{FilterFlags, SECCOMP_RET_DATA};
 
 use super::container::{list, text};
 
-/// Architectures that a machine of this kind can execute, by the specification's names.
-const ARCHITECTURES: [(&str, Arch); 3] = [
+/// Architectures by the specification's names.
+const ARCHITECTURES: [(&str, Arch); 5] = [
     ("SCMP_ARCH_X86", Arch::I386),
     ("SCMP_ARCH_X32", Arch::X32),
     ("SCMP_ARCH_X86_64", Arch::X86_64),
+    ("SCMP_ARCH_ARM", Arch::Arm),
+    ("SCMP_ARCH_AARCH64", Arch::Aarch64),
 ];
 /// Filter flags by the specification's names. The last two concern listeners and other threads.
 const FLAGS: [(&str, FilterFlags); 4] = [
@@ -44,20 +46,22 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
                 .1;
     }
     // The native architecture needs no name.
-    let mut architectures = vec![Arch::X86_64];
+    let native = Arch::native().ok_or("this architecture has no table of calls")?;
+    let mut architectures = vec![native];
     let named = list(&profile["architectures"]).iter().map(text);
     let known = named.filter_map(|name| ARCHITECTURES.iter().find(|(known, _)| *known == name));
     architectures.extend(
         known
             .map(|(_, arch)| *arch)
-            .filter(|arch| *arch != Arch::X86_64),
+            // A machine cannot execute programs of others.
+            .filter(|arch| *arch != native && native.of_kernel().contains(arch)),
     );
     let tables = architectures
         .iter()
         .map(|arch| table(profile, *arch, default));
     let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
     // As in libseccomp, calls of an unlisted architecture kill their thread.
-    let program = table::compile(Arch::X86_64, &tables, Action::KillThread);
+    let program = table::compile(native, &tables, Action::KillThread);
     let program = program.map_err(|error| error.to_string())?;
     Ok(Some(Profile { program, flags }))
 }

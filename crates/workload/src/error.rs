@@ -47,6 +47,12 @@ pub enum Error {
         /// The program's output.
         said: String,
     },
+    /// The load starts a program of machine code that is written for x86-64.
+    #[error(
+        "cannot run this load on {}: its program is for x86-64",
+        std::env::consts::ARCH
+    )]
+    Architecture,
     /// A call returned another result than the load expects.
     #[error("expected {expected}, got {got}")]
     Unexpected {

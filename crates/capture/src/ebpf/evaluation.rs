@@ -505,11 +505,8 @@ fn is_absolute(name: Name<'_>) -> bool {
 
 /// Returns the call of a record.
 fn call(header: &Header) -> Option<Call> {
-    let native = Arch::native()?;
-    let arch = match header.abi {
-        1 => Arch::I386,
-        _ => native,
-    };
+    let conventions = Arch::native()?.of_kernel();
+    let arch = conventions.get(usize::from(header.abi))?;
     let (arch, syscall) = abi::arch::decode(arch.audit(), header.number)?;
     let mut syscall = syscall?;
     if syscall == abi::Syscall::SOCKETCALL {

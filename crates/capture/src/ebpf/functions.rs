@@ -180,7 +180,9 @@ fn candidates(arch: Arch, call: &str) -> Vec<String> {
         Arch::X86_64 => &PREFIXES[..1],
         Arch::X32 => &PREFIXES[..2],
         Arch::I386 => &PREFIXES[2..4],
-        Arch::Aarch64 => &PREFIXES[4..6],
+        Arch::Aarch64 => &PREFIXES[4..5],
+        // Calls that need no conversion have one function for both.
+        Arch::Arm => &PREFIXES[4..6],
     };
     let names = entry_names(call);
     let all = prefixes

@@ -20,8 +20,8 @@ use seccomp::adapt;
 pub(super) const ROWS: usize = 1024;
 pub(super) const BANKS: usize = 2;
 pub(super) const CALLS: usize = 1024;
-/// Conventions in the order of the tables.
-const ABIS: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::X32];
+/// Number of conventions that the tables have room for: `ABIS` of bpf/record.h.
+const ABIS: usize = 3;
 
 /// Demands of rules on the calls of one number, in any convention: `struct interest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Tables {
             by_row: HashMap::new(),
             slots: Slots::new(),
         };
-        let mut numbers = vec![0; ABIS.len() * CALLS];
+        let mut numbers = vec![0; ABIS * CALLS];
         for (index, arch) in architectures() {
             for number in 0..CALLS {
                 let raw = arch.raw_number(u32::try_from(number).expect("fewer than 1024"));
@@ -119,7 +119,7 @@ impl Tables {
 
     /// Writes the numbers of one bank into `struct calls`.
     pub(super) fn write_numbers(&self, bank: usize, calls: &mut [u8]) {
-        let start = bank * ABIS.len() * CALLS;
+        let start = bank * ABIS * CALLS;
         for (index, row) in self.numbers.iter().enumerate() {
             let at = 2 * (start + index);
             calls[at..at + 2].copy_from_slice(&row.to_ne_bytes());
@@ -147,7 +147,7 @@ impl Tables {
     /// Returns the demands by number of the call.
     pub(super) fn interest(&self) -> [NumberInterest; CALLS] {
         std::array::from_fn(|number| {
-            let rows = (0..ABIS.len()).map(|abi| (abi, self.numbers[abi * CALLS + number]));
+            let rows = (0..ABIS).map(|abi| (abi, self.numbers[abi * CALLS + number]));
             let asking = rows.filter(|(_, row)| *row != 0);
             asking.fold(NumberInterest::default(), |all, (abi, row)| {
                 all.or(NumberInterest {
@@ -207,15 +207,10 @@ impl Tables {
     }
 }
 
-/// Returns the conventions of this host, with their positions in the table.
+/// Returns the conventions of this host, with their positions in the table: `ABI_*` of bpf/record.h.
 fn architectures() -> impl Iterator<Item = (usize, Arch)> {
-    let native = Arch::native().unwrap_or(ABIS[0]);
-    let others = ABIS
-        .into_iter()
-        .enumerate()
-        .skip(1)
-        .filter(move |_| native == ABIS[0]);
-    std::iter::once((0, native)).chain(others)
+    let all = Arch::native().map_or(&[][..], Arch::of_kernel);
+    all.iter().copied().enumerate()
 }
 
 struct Builder<'p> {

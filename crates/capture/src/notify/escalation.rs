@@ -15,7 +15,7 @@ use std::time::Duration;
 use abi::Errno;
 use event::{Pid, Tid};
 use sys::notify::Delivery;
-use sys::ptrace;
+use sys::ptrace::{self, Registers};
 use sys::wait::{self, Status};
 
 use super::ReceiverSlot;
@@ -64,10 +64,6 @@ pub(crate) struct StoppedThread {
     pub(crate) signal: i32,
 }
 
-/// `-ERESTARTSYS` to `-ERESTART_RESTARTBLOCK`: kernel-internal codes that never reach user code.
-pub(crate) const RESTART_CODES: std::ops::RangeInclusive<i64> = -516..=-512;
-/// `-ERESTARTNOINTR`: the kernel makes the call again whatever handlers run in between.
-const RESTART_ALWAYS: i64 = -513;
 /// `-EINTR`.
 const INTERRUPTED: i64 = -4;
 
@@ -187,15 +183,19 @@ pub(crate) fn stopped_at(tid: i32, status: Status, call: Option<&Call>) -> Stop 
         return Stop::Withdrawn(held);
     }
     let result = registers.result();
-    if RESTART_CODES.contains(&result) || is_own_interruption(tid, &mut registers) {
+    let restarts = call.map_or_else(
+        || ptrace::RESTART_CODES.contains(&result),
+        |call| registers.restarts_call(call.ip),
+    );
+    if restarts || is_own_interruption(tid, &mut registers, |now| restart(now, call)) {
         return Stop::Sleeps(held, registers.stack_pointer());
     }
     Stop::Returned { result, held }
 }
 
 /// Returns whether a stopped thread has just returned from the call, without running code of its own since.
-pub(crate) fn is_at(call: &Call, registers: &ptrace::Registers) -> bool {
-    registers.instruction_pointer() == call.ip && registers.syscall_number() != u64::MAX
+pub(crate) fn is_at(call: &Call, registers: &Registers) -> bool {
+    registers.is_after_call(call.ip)
 }
 
 /// Returns whether one of this program's own threads traces the thread, which lasts a moment only.
@@ -206,13 +206,27 @@ pub(crate) fn is_traced_here(tid: Tid, inspector: &ProcessInspector) -> bool {
 }
 
 /// Returns whether a call that does not restart (a connect with a time limit) failed only because of the
-/// interruption; then makes it restart.
-pub(crate) fn is_own_interruption(tid: i32, registers: &mut ptrace::Registers) -> bool {
+/// interruption; then makes it restart, by `restart`, which says whether it can.
+pub(crate) fn is_own_interruption(
+    tid: i32,
+    registers: &mut Registers,
+    restart: impl FnOnce(&mut Registers) -> bool,
+) -> bool {
     if registers.result() != INTERRUPTED || has_deliverable_signal(tid) {
         return false;
     }
-    registers.set_result(RESTART_ALWAYS);
-    ptrace::set_registers(tid, registers).is_ok()
+    restart(registers) && ptrace::set_registers(tid, registers).is_ok()
+}
+
+/// Has a thread in a requested stop make its call again, which may be unknown.
+pub(crate) fn restart(registers: &mut Registers, call: Option<&Call>) -> bool {
+    match call {
+        Some(call) if is_at(call, registers) => {
+            registers.restart_call(call.ip, call.args);
+            true
+        }
+        _ => registers.restart_current_call(),
+    }
 }
 
 /// Returns whether a pending signal for the thread is not blocked.

@@ -185,7 +185,7 @@ impl Caller {
             }
         }
         let registers = ptrace::registers(tid)?;
-        if registers.instruction_pointer() != call.ip {
+        if !registers.is_after_call(call.ip) {
             return Err("its process has gone on".into());
         }
         Ok(Self {
@@ -242,8 +242,7 @@ impl Caller {
 
     fn call_once(&self, number: u32, args: [u64; 6]) -> sys::Result<i64> {
         let mut registers = self.registers;
-        registers.prepare_call(u64::from(number), args);
-        registers.set_instruction_pointer(self.call.ip - ptrace::CALL_LENGTH);
+        registers.prepare_call(self.call.ip, Some(u64::from(number)), args);
         ptrace::set_registers(self.tid, &registers)?;
         self.run_to_call_stop()?;
         self.run_to_call_stop()?;
@@ -301,18 +300,14 @@ impl Caller {
     /// Makes the thread repeat its exec, and releases it.
     fn make_again(self) {
         let mut registers = self.registers;
-        registers.prepare_call(self.registers.syscall_number(), self.call.args);
-        registers.set_instruction_pointer(self.call.ip - ptrace::CALL_LENGTH);
+        registers.prepare_call(self.call.ip, None, self.call.args);
         self.release(&registers);
     }
 
     /// Makes the exec fail, and releases the thread.
     fn fail(self) {
         let mut registers = self.registers;
-        // Clear the call number, so that nothing is restarted.
-        registers.prepare_call(0, self.call.args);
-        registers.set_instruction_pointer(self.call.ip);
-        registers.set_result(-i64::from(Errno::EPERM.0));
+        registers.end_call(self.call.ip, -i64::from(Errno::EPERM.0));
         self.release(&registers);
     }
 

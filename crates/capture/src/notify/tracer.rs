@@ -23,7 +23,7 @@ use sys::wait::{self, Status};
 
 use super::Shared;
 use super::awaited::{AwaitedCalls, SyscallEntry, Trapped};
-use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
+use super::escalation::{is_at, is_own_interruption, is_traced_here, release, restart};
 use super::interruption::RESTART;
 use super::worker::{CallEvaluator, CallView, Role};
 use decoder::call::{Call, replaces_program};
@@ -682,17 +682,16 @@ impl<J: Evaluator> Tracer<J> {
             };
             let stack = Some(registers.stack_pointer());
             tracee.awaited.note_stack(stack);
+            let call = tracee.awaited.under_way().map(|followed| followed.call);
             let is_ours = was_interrupted
-                && registers.syscall_number() != u64::MAX
-                && is_own_interruption(tid.0, &mut registers);
+                && is_own_interruption(tid.0, &mut registers, |now| restart(now, call.as_ref()));
             let result = registers.result();
             // Let go while it was asked to stop; below Linux 5.19 a signal may have taken it out of the call
             // before, which it makes again.
-            let call = tracee.awaited.under_way().map(|followed| followed.call);
-            if !call.is_some_and(|call| is_at(&call, &registers)) {
+            let Some(call) = call.filter(|call| is_at(call, &registers)) else {
                 return;
-            }
-            if is_ours || RESTART_CODES.contains(&result) {
+            };
+            if is_ours || registers.restarts_call(call.ip) {
                 tracee.awaited.undone(None, stack);
                 return;
             }
@@ -806,7 +805,7 @@ impl<J: Evaluator> Tracer<J> {
             };
             let entered = tracee.entered.take();
             let calls = &mut tracee.awaited;
-            let awaited = if RESTART_CODES.contains(&result)
+            let awaited = if ptrace::RESTART_CODES.contains(&result)
                 || tracee.interrupted && result == INTERRUPTED && undo_interruption(tid)
             {
                 let again = calls.undone(entered, Some(place.sp));
@@ -998,7 +997,12 @@ struct Place {
 /// Makes a call restart that failed only because its thread was asked to stop.
 fn undo_interruption(tid: Tid) -> bool {
     let registers = ptrace::registers(tid.0);
-    registers.is_ok_and(|mut registers| is_own_interruption(tid.0, &mut registers))
+    registers.is_ok_and(|mut registers| {
+        is_own_interruption(tid.0, &mut registers, |now| {
+            now.restart_returned_call();
+            true
+        })
+    })
 }
 
 /// Resumes a thread to its next entry to or return from a call.

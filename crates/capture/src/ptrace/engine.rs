@@ -24,7 +24,7 @@ use super::pages::Pages;
 use super::request_queue::{Request, RequestQueue};
 use super::{MARK, Target};
 use crate::notify::Shared;
-use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
+use crate::notify::escalation::{is_own_interruption, restart};
 use crate::notify::tracer::FollowedCall;
 use crate::notify::worker::CallEvaluator;
 use decoder::call::Call;
@@ -328,10 +328,9 @@ impl<J: Evaluator> Engine<J> {
         if let Some(tracee) = self.tracees.get_mut(&tid)
             && (std::mem::take(&mut tracee.is_fresh) || self.is_leaving)
             && let Ok(mut registers) = ptrace::registers(tid.0)
-            && registers.syscall_number() != OUTSIDE_CALL
         {
             // The stop ended a call that the kernel does not restart by itself.
-            is_own_interruption(tid.0, &mut registers);
+            is_own_interruption(tid.0, &mut registers, |now| restart(now, None));
         }
         if self.is_let_go(tid) {
             return self.release(tid, 0);
@@ -632,7 +631,7 @@ impl<J: Evaluator> Engine<J> {
             AwaitedStop::Filter if result == 0 => tracee.how = TraceMode::Filter,
             AwaitedStop::Filter => {}
             AwaitedStop::Result(mut followed)
-                if RESTART_CODES.contains(&result)
+                if ptrace::RESTART_CODES.contains(&result)
                     || self.is_leaving && result == -i64::from(EINTR) =>
             {
                 followed.note_stack(stack_pointer(tid));
@@ -744,8 +743,6 @@ fn is_stop_signal(signal: i32) -> bool {
 /// Number of calls that a signal handler may make until the call that it has interrupted counts as failed: a
 /// program that leaves its handler by a jump must not keep that call from being reported.
 const HANDLER_CALLS: u32 = 64;
-/// Call number that the kernel reports for a thread outside any call.
-const OUTSIDE_CALL: u64 = u64::MAX;
 const EINTR: i32 = Errno::EINTR.0;
 
 /// Returns the stack pointer of a stopped thread.

@@ -64,6 +64,9 @@ const RELOCATIONS_AT: u64 = HASH_AT + 0x40;
 
 /// Writes the program to `path`.
 pub(super) fn write(path: &Path, part: Part) -> Result<(), Error> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Error::Architecture);
+    }
     if !Path::new(LOADER).exists() {
         return Err(Error::File {
             action: "find the C library's loader, which this test is about:",
