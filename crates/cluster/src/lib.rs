@@ -24,6 +24,7 @@
 //! assert!(!status.ready);
 //! ```
 
+pub mod artifacts;
 mod egress;
 mod event;
 mod marks;
