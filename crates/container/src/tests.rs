@@ -206,6 +206,7 @@ fn an_id_given_by_the_user_is_believed() {
         own_id: Some(ID.to_owned()),
         state_root: None,
         told: None,
+        registry: None,
     };
     let containers = Containers::new(&proc, options).unwrap();
     let container = containers.of(&proc, own).unwrap();
