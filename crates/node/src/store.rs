@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cluster::artifacts::AcceptedSources;
 use kinds::ObjectKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,30 @@ pub(crate) fn retain_policies(
         }
     }
     Ok(())
+}
+
+/// File with the sources of detection that are in force.
+const SOURCES: &str = "sources.json";
+
+/// The sources of detection that an agent with this folder had in force; none if there is no file.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub(crate) fn read_sources(folder: &Path) -> Result<AcceptedSources, StoreError> {
+    let path = folder.join(SOURCES);
+    let read = || match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(AcceptedSources::default()),
+        file => {
+            let limited = io::Read::take(io::BufReader::new(file?), MAX_FILE);
+            serde_json::from_reader(limited).map_err(io::Error::from)
+        }
+    };
+    read().map_err(|source| StoreError {
+        verb: "read",
+        path: path.clone(),
+        source,
+    })
 }
 
 /// What a written file survives.
@@ -197,6 +222,10 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn write_sources(&self, sources: &AcceptedSources) -> Result<(), StoreError> {
+        self.write(&self.folder.join(SOURCES), sources, Durability::Power)
     }
 
     /// All records of containers, by id.
