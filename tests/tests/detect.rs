@@ -1,8 +1,10 @@
 //! `tollgate node --detect`: rules of a cluster reach a node, and its alerts name the pod. The API server and the container
 //! runtime are played by this program; the engine, the rules and the watched processes are real.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -71,8 +73,8 @@ impl Node {
         self.put(RULESFILES, name, json!({ "inlineRules": [rule] }));
     }
 
-    /// Starts an agent; with `server` it is asked for the objects.
-    fn start(&mut self, server: &str, log: &str) {
+    /// The command line of an agent that asks this API server.
+    fn command(&self, server: &str) -> Command {
         let mut command = Command::new(program());
         command.args([
             "node",
@@ -87,6 +89,12 @@ impl Node {
         command.arg("--nri-socket").arg(self.path("nri.sock"));
         command.arg("--policies").arg(self.path("policies"));
         command.arg("--runtime-state").arg(self.path("runtime"));
+        command
+    }
+
+    /// Starts an agent; with `server` it is asked for the objects.
+    fn start(&mut self, server: &str, log: &str) {
+        let command = self.command(server);
         let log = self.path(log);
         self.agent = Some(Running::start(command, &log).expect("the program was built"));
         let armed = || match said(&log).contains("tollgate: watching ") {
@@ -297,6 +305,9 @@ fn an_agent_without_an_api_server_watches_with_the_last_rules_and_knows_running_
     node.connect(&[], &[]);
     node.reported("marks", 1, true);
     node.agent = None;
+    // Configs may have credentials.
+    let kept = fs::metadata(node.path("state/sources.json")).expect("the agent keeps its rules");
+    assert_eq!(kept.permissions().mode() & 0o777, 0o600);
 
     let group = Group::of_container("c3");
     // Nobody listens there.
@@ -305,4 +316,33 @@ fn an_agent_without_an_api_server_watches_with_the_last_rules_and_knows_running_
     run(&group, "mark-one");
     let fields = node.alert("First")["output_fields"].clone();
     assert_eq!(fields["k8s.pod.name"], "web-7d9c5b-x2x", "{fields:#}");
+}
+
+#[test]
+fn an_agent_that_cannot_watch_says_so_and_is_asked_about_containers_nevertheless() {
+    need_root!();
+    let mut node = Node::new();
+    for path in ["", "nri.sock"] {
+        fs::set_permissions(node.path(path), Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    node.rule("marks", "First", "mark-one");
+    let mut command = node.command(&node.server.access().server);
+    command.uid(65534).gid(65534);
+    node.agent = Some(Running::start(command, &node.path("log")).expect("the program was built"));
+    node.connect(&[], &[]);
+    let detection = || {
+        let report = node.server.get(REPORT).unwrap_or_default();
+        let detection = report["status"]["detection"].clone();
+        match detection["running"].is_boolean() {
+            true => Ok(detection),
+            false => Err(format!("{report:#} {}", said(&node.path("log")))),
+        }
+    };
+    let detection = until(detection).expect("the agent reports");
+    assert_eq!(detection["running"], false, "{detection:#}");
+    let reason = detection["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("cannot start watching"), "{detection:#}");
+    assert_eq!(detection["artifacts"], Value::Null, "{detection:#}");
+    let group = Group::of_container("c4");
+    node.create(&pod(), &container(&group));
 }

@@ -36,6 +36,9 @@ const POLL: Duration = Duration::from_secs(10);
 /// Wait before sources that could not be put in force are tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
+/// What cannot be done without the node's object.
+const LABELS: &str = "cannot read the labels of the node";
+
 /// Figures of a detector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetectorFigures {
@@ -261,7 +264,7 @@ pub(crate) fn start(
         artifacts: Artifacts::default(),
         last: None,
         retry: None,
-        said: String::new(),
+        said: BTreeMap::new(),
     };
     thread::Builder::new()
         .name("sources".to_owned())
@@ -296,8 +299,8 @@ struct Follower {
     last: Option<Desired>,
     /// When to try again what could not be put in force.
     retry: Option<Instant>,
-    /// The last complaint, which is not repeated.
-    said: String,
+    /// The last complaint about each thing, which is not repeated.
+    said: BTreeMap<String, String>,
 }
 
 impl Follower {
@@ -341,9 +344,12 @@ impl Follower {
                 let id = ArtifactId { kind, key };
                 self.artifacts.apply(ArtifactEvent::Gone(id));
             }
-            Change::Listed => self.artifacts.apply(ArtifactEvent::Synced(kind)),
+            Change::Listed => {
+                self.said.remove(&watching(kind));
+                self.artifacts.apply(ArtifactEvent::Synced(kind));
+            }
             Change::Failed(error) => {
-                self.complain(&format!("cannot watch {}", kind.name()), &error);
+                self.complain(&watching(kind), &error);
             }
         }
     }
@@ -387,10 +393,11 @@ impl Follower {
         };
         match self.client.get(&nodes, &key) {
             Ok(node) => {
+                self.said.remove(LABELS);
                 let labels = texts(&node["metadata"]["labels"]);
                 self.artifacts.apply(ArtifactEvent::Labels(labels));
             }
-            Err(error) => self.complain("cannot read the labels of the node", &error),
+            Err(error) => self.complain(LABELS, &error),
         }
     }
 
@@ -456,12 +463,17 @@ impl Follower {
 
     fn complain(&mut self, what: &str, error: &ApiError) {
         self.agent.state().counters.errors += 1;
-        let message = format!("{what}: {}", chain(error));
-        if message != self.said {
-            self.agent.say(message.clone());
-            self.said = message;
+        let cause = chain(error);
+        if self.said.get(what) != Some(&cause) {
+            self.agent.say(format!("{what}: {cause}"));
+            self.said.insert(what.to_owned(), cause);
         }
     }
+}
+
+/// What cannot be done where a kind cannot be watched.
+fn watching(kind: ArtifactKind) -> String {
+    format!("cannot watch {}s", kind.name())
 }
 
 /// The texts of a mapping; other values are none.

@@ -63,8 +63,16 @@ pub(crate) fn execute(args: Node) -> Outcome {
     let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
     let detection = detecting.as_ref().map(Detecting::detection);
     let agent = thread::spawn(move || node::run(settings, detection, &client, &stopped, say));
+    let mut exit = Exit::Ok;
     if let Some(engine) = detecting.as_ref().and_then(Detecting::engine) {
-        while !agent.is_finished() && !engine.wait(POLL) {}
+        while !agent.is_finished() && !engine.wait(POLL) {
+            if engine.has_ended() {
+                // As the configuration wants it when too many events are lost. Whoever started the agent starts another.
+                terminal::complain("tollgate: the engine has ended, and the agent with it\n");
+                exit = Exit::Failed;
+                break;
+            }
+        }
         // An agent that has ended already needs no order.
         let _ = stop.send(());
     }
@@ -78,7 +86,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
     ended.map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
-    Ok(Exit::Ok)
+    Ok(exit)
 }
 
 /// Ends the agent by a signal, where no engine takes them.
