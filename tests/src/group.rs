@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A control group with the name that Docker would give to a container's. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub struct Group {
     /// The topmost of the folders that were made.
     top: PathBuf,
     leaf: PathBuf,
@@ -21,7 +21,8 @@ impl Group {
     ///
     /// # Panics
     /// If it cannot be made: only root makes control groups.
-    pub(crate) fn of_container(id: &str) -> Self {
+    #[must_use]
+    pub fn of_container(id: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let hierarchies = [
             "/sys/fs/cgroup",
@@ -39,8 +40,19 @@ impl Group {
         Self { top, leaf }
     }
 
+    /// The id of the container that the group is like.
+    ///
+    /// # Panics
+    /// Never: the group has a name.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let name = self.leaf.file_name().expect("the group has a name");
+        name.to_string_lossy().into_owned()
+    }
+
     /// Returns the command line to put before a command that runs in the group.
-    pub(crate) fn prefix(&self) -> Vec<String> {
+    #[must_use]
+    pub fn prefix(&self) -> Vec<String> {
         let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
         let leaf = self.leaf.display().to_string();
         ["sh", "-c", script, &leaf].map(str::to_owned).to_vec()

@@ -42,6 +42,7 @@ pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS}
 pub use debian::debian_root;
 pub use engine::Engine;
 pub use fixture::Fixture;
+pub use group::Group;
 pub use guest::{Guest, GuestRun, kernel_with_modules};
 pub use host::{watch_host, watch_host_for};
 pub use identity::Identity;

@@ -139,6 +139,7 @@ pub(super) fn blueprint(
         stats_interval: Duration::from_millis(detection.stats_interval),
         pidfile: pidfile(&detection, is_resumed)?,
         container_id: detection.container_id.clone(),
+        containers: detection.containers.clone(),
         told,
         rules: made.rules,
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),

@@ -11,6 +11,7 @@ use capture::notify::{
 };
 use capture::ptrace;
 use container::ContainerOptions;
+use container::registry::Registry;
 use decoder::system_info::{LiveSystemInfo, SystemInfoOptions};
 use decoder::tree::InitProgramState;
 use diagnostics::terminal;
@@ -96,6 +97,8 @@ pub(super) struct Common {
     /// As [`AgentConfig::entered`](super::services::AgentConfig::entered).
     pub(super) entered: Option<FilterProgram>,
     pub(super) container_id: Option<String>,
+    /// As [`AgentConfig::containers`](super::services::AgentConfig::containers).
+    pub(super) containers: Option<Arc<Registry>>,
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
     pub(super) dispatcher: Dispatcher,
@@ -111,6 +114,7 @@ impl Request {
             container: ContainerOptions {
                 own_id: self.common.container_id.clone(),
                 told: self.told.as_ref().map(|their| their.told.clone()),
+                registry: self.common.containers.clone(),
                 ..ContainerOptions::default()
             },
             ..SystemInfoOptions::default()

@@ -15,6 +15,7 @@ mod choice;
 pub mod confine;
 mod digest;
 mod drops;
+pub mod embedded;
 mod engines;
 mod failure;
 mod filter_cache;

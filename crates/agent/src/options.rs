@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use capture::ebpf::Hooks;
 use config::{CompatMode, IoUring, Verify};
+use container::registry::Registry;
 use event::EngineKind;
 use outputs::{StandardStream, StdoutOutput, StreamFormat, StreamTarget};
 use serde::{Deserialize, Serialize};
 
+use crate::embedded::GivenHandle;
 use crate::learn::Learner;
 use crate::spec::{optional_path, paths};
 
@@ -77,6 +79,12 @@ pub struct Detection {
     /// Recorder of the observed behaviour; belongs to this process alone.
     #[serde(skip)]
     pub learner: Option<Arc<Learner>>,
+    /// Rules and settings that this process alone has, as texts.
+    #[serde(skip)]
+    pub given: Option<Arc<GivenHandle>>,
+    /// What a container runtime tells this process about containers.
+    #[serde(skip)]
+    pub containers: Option<Arc<Registry>>,
 }
 
 /// Where the alert stream goes.

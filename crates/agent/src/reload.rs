@@ -75,6 +75,11 @@ impl Reloader {
         Ok(())
     }
 
+    /// Returns the number of enabled rules in force.
+    pub(super) fn rule_count(&self) -> u64 {
+        self.rulings.evaluator().matches().count() as u64
+    }
+
     /// Returns the folder of bundles, if this agent takes bundles.
     pub(super) fn bundle_folder(&self) -> Result<Option<BundleFolder>, Failure> {
         BundleFolder::of(&self.settings().outputs.collector)

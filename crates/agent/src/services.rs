@@ -10,6 +10,7 @@ use anyhow::Context;
 use capture::notify::{RulesHandle, VerifyOptions};
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
+use container::registry::Registry;
 use container::{ContainerOptions, Containers, KnownContainer};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
@@ -174,6 +175,8 @@ pub(super) struct AgentConfig {
     pub(super) stats_interval: Duration,
     pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
+    /// What a container runtime tells this process about containers.
+    pub(super) containers: Option<Arc<Registry>>,
     pub(super) told: Option<RuntimeContainer>,
     /// A process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
@@ -310,6 +313,7 @@ impl AgentConfig {
             stats,
             status: status.transpose()?,
             reception,
+            reloader,
             pidfile,
             output_timeout: self.output_timeout,
             flush_deadline: OnceCell::new(),
@@ -404,6 +408,7 @@ impl AgentConfig {
             program: self.program.clone(),
             entered: self.entered.take(),
             container_id: self.container_id.clone(),
+            containers: self.containers.clone(),
             refuse_non_dumpable: self.refuse_non_dumpable,
             tuning: self.tuning,
             dispatcher: dispatcher.clone(),
@@ -655,6 +660,7 @@ pub(super) struct AgentRuntime {
     stats: Option<StatsWriter>,
     status: Option<StatusLine>,
     reception: Arc<ServerSet>,
+    reloader: Arc<Reloader>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
     /// Deadline set by the first flush.
@@ -665,6 +671,19 @@ pub(super) struct AgentRuntime {
 }
 
 impl AgentRuntime {
+    /// Returns what loads rules and configuration again.
+    pub(super) fn reloader(&self) -> Arc<Reloader> {
+        Arc::clone(&self.reloader)
+    }
+
+    pub(super) fn dispatcher(&self) -> Dispatcher {
+        self.dispatcher.clone()
+    }
+
+    pub(super) fn counters(&self) -> metrics::Counters {
+        Arc::clone(&self.counters)
+    }
+
     /// Writes pending recordings. A blocked disk is waited for no longer than a channel.
     fn end_recordings(&mut self) {
         for recording in self.recordings.drain(..) {

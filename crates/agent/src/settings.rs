@@ -69,9 +69,11 @@ pub(super) fn configuration_with(
 ) -> Result<(Config, Vec<String>), Failure> {
     let settings = bundle.map_or(&[][..], |bundle| &bundle.settings);
     let options = [settings, &detection.options].concat();
+    let given = detection.given.as_ref().map(|given| given.sources());
     let request = Request {
         layers: &detection.layers,
         file: detection.config.as_deref(),
+        fragments: given.as_ref().map_or(&[][..], |given| &given.settings),
         options: &options,
         mode: detection.manner,
     };
@@ -89,7 +91,10 @@ pub(super) fn configuration_with(
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
     }
-    if detection.without_rules {
+    if let Some(given) = &given {
+        config.given_rules.clone_from(&given.rules);
+    }
+    if detection.without_rules || given.is_some_and(|given| given.without_builtin) {
         // A file without rules, which also applies to reloads.
         config.rules_files = vec!["/dev/null".into()];
     }

@@ -33,6 +33,8 @@ impl From<args::Detection> for options::Detection {
             manner: args.manner,
             without_rules: false,
             learner: None,
+            given: None,
+            containers: None,
         }
     }
 }

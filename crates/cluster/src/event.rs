@@ -2,7 +2,10 @@
 
 use kinds::{ArmorProfile, EndpointSlice, Node, NodeReport, ObjectKey, Pod, PolicyObject, Service};
 
+use serde_json::Value;
+
 use crate::PolicyId;
+use crate::artifacts::{ArtifactId, ArtifactKind};
 
 /// A change of an object, or that all objects of a kind are known.
 ///
@@ -32,6 +35,10 @@ pub enum Event {
         /// `renewTime` of the report that is too old. A newer report ends the silence.
         since: String,
     },
+    /// A Rulesfile or Config, new or changed, as the API server has it.
+    Artifact(ArtifactKind, Box<Value>),
+    /// A Rulesfile or Config was deleted.
+    ArtifactGone(ArtifactId),
     /// A Service, new or changed.
     Service(Box<Service>),
     /// A Service was deleted.

@@ -24,6 +24,8 @@
 //! assert!(!status.ready);
 //! ```
 
+mod artifact_status;
+pub mod artifacts;
 mod egress;
 mod event;
 mod marks;
@@ -44,8 +46,10 @@ pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
 pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
-pub use status::keep_times;
+pub use status::{keep_condition_times, keep_times};
 
+use artifact_status::StoredArtifact;
+use artifacts::ArtifactId;
 use egress::Network;
 use node::{Nodes, StoredProfile, Touched};
 
@@ -91,10 +95,13 @@ pub struct Cluster {
     /// ArmorProfiles as the API server has them.
     stored: BTreeMap<ObjectKey, StoredProfile>,
     nodes: Nodes,
+    artifacts: BTreeMap<ArtifactId, StoredArtifact>,
     network: Network,
     synced: BTreeSet<ObjectKind>,
     /// Policies whose profile or status may have changed.
     changes: BTreeSet<PolicyId>,
+    /// Rulesfiles and Configs whose status may have changed.
+    changed_artifacts: BTreeSet<ArtifactId>,
 }
 
 impl Cluster {
@@ -109,9 +116,11 @@ impl Cluster {
             by_profile: BTreeMap::new(),
             stored: BTreeMap::new(),
             nodes: Nodes::default(),
+            artifacts: BTreeMap::new(),
             network: Network::default(),
             synced: BTreeSet::new(),
             changes: BTreeSet::new(),
+            changed_artifacts: BTreeSet::new(),
         }
     }
 
@@ -152,6 +161,14 @@ impl Cluster {
                     self.touch_all();
                 }
             }
+            Event::Artifact(kind, object) => {
+                let (id, stored) = StoredArtifact::read(kind, *object);
+                self.changed_artifacts.insert(id.clone());
+                self.artifacts.insert(id, stored);
+            }
+            Event::ArtifactGone(id) => {
+                self.artifacts.remove(&id);
+            }
             Event::Service(service) => self.change_network(|all| all.add_service(&service)),
             Event::ServiceGone(key) => self.change_network(|all| all.remove_service(&key)),
             Event::Endpoints(slice) => self.change_network(|all| all.add_slice(&slice)),
@@ -169,6 +186,11 @@ impl Cluster {
     /// Takes the policies whose profile or status may have changed since the last call.
     pub fn take_changes(&mut self) -> BTreeSet<PolicyId> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// Takes the Rulesfiles and Configs whose status may have changed since the last call.
+    pub fn take_changed_artifacts(&mut self) -> BTreeSet<ArtifactId> {
+        std::mem::take(&mut self.changed_artifacts)
     }
 
     /// A policy.
@@ -314,6 +336,10 @@ impl Cluster {
     }
 
     fn add_report(&mut self, report: &kinds::NodeReport) {
+        let detection = report.status.as_ref().map(|status| &status.detection);
+        if self.nodes.detection(&report.metadata.name) != detection {
+            self.touch_artifacts();
+        }
         let (keys, versions) = match self.nodes.add_report(report) {
             Touched::Everything => return self.touch_all(),
             Touched::Profiles { keys, versions } => (keys, versions),
@@ -344,7 +370,13 @@ impl Cluster {
         self.changes.extend(ids.cloned());
     }
 
+    fn touch_artifacts(&mut self) {
+        self.changed_artifacts
+            .extend(self.artifacts.keys().cloned());
+    }
+
     fn touch_all(&mut self) {
+        self.touch_artifacts();
         self.changes.extend(self.policies.keys().cloned());
     }
 }

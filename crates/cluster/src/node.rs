@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use kinds::{
-    ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, Node, NodeReport, ObjectKey, ProfileState,
+    ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, DetectionState, Node, NodeReport,
+    ObjectKey, ProfileState,
 };
 
 use crate::INSTALLATION;
@@ -89,6 +90,8 @@ impl StoredProfile {
 pub(crate) struct Nodes {
     /// Boot id by name.
     boots: BTreeMap<String, String>,
+    /// Labels by name.
+    labels: BTreeMap<String, BTreeMap<String, String>>,
     reports: BTreeMap<String, Report>,
     /// `renewTime` of the last report that was too old, by node.
     silences: BTreeMap<String, String>,
@@ -102,6 +105,18 @@ struct Report {
     observed: Option<u64>,
     /// In the order of their keys.
     profiles: Vec<(ObjectKey, ProfileState)>,
+    detection: Option<DetectionState>,
+}
+
+/// What is known about detection on a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Detecting<'n> {
+    /// Nothing, for this cause.
+    Unknown(&'static str),
+    /// The agent does not watch the node.
+    Off,
+    /// What the agent reports.
+    Known(&'n DetectionState),
 }
 
 impl Report {
@@ -140,13 +155,17 @@ impl Nodes {
     /// Adds a node; true if anything changes.
     pub(crate) fn add(&mut self, node: &Node) -> bool {
         let boot = node.status.node_info.boot_id.clone();
-        let old = self.boots.insert(node.metadata.name.clone(), boot.clone());
-        old != Some(boot)
+        let name = &node.metadata.name;
+        let labels = node.metadata.labels.clone();
+        let before = self.labels.insert(name.clone(), labels.clone());
+        let old = self.boots.insert(name.clone(), boot.clone());
+        old != Some(boot) || before != Some(labels)
     }
 
     /// Removes a node; true if it was known. Its silence goes with it: the name may come back with another machine.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.silences.remove(name);
+        self.labels.remove(name);
         self.boots.remove(name).is_some()
     }
 
@@ -181,6 +200,7 @@ impl Nodes {
             renew_time: status.renew_time.clone(),
             observed: status.observed_version.parse().ok(),
             profiles,
+            detection: status.detection.clone(),
         };
         let is_fresh = self.is_fresh(name, &new);
         let old = self.reports.remove(name);
@@ -212,6 +232,39 @@ impl Nodes {
         })
     }
 
+    /// What the last report of a node says about detection; `None` if there is no report.
+    pub(crate) fn detection(&self, name: &str) -> Option<&Option<DetectionState>> {
+        self.reports.get(name).map(|report| &report.detection)
+    }
+
+    /// What is known about detection on each node, with the labels of the node.
+    pub(crate) fn detecting(
+        &self,
+    ) -> impl Iterator<Item = (&BTreeMap<String, String>, Detecting<'_>)> {
+        self.boots.iter().map(|(name, boot)| {
+            let detecting = match self.report(name, boot) {
+                Err(cause) => Detecting::Unknown(cause),
+                Ok(report) => match &report.detection {
+                    None => Detecting::Off,
+                    Some(state) => Detecting::Known(state),
+                },
+            };
+            (&self.labels[name], detecting)
+        })
+    }
+
+    /// The current report of a node, or why there is none.
+    fn report(&self, name: &str, boot: &str) -> Result<&Report, &'static str> {
+        let report = self.reports.get(name).ok_or("there is no report")?;
+        if report.boot_id != boot {
+            return Err("the report is about an earlier boot");
+        }
+        if !self.is_fresh(name, report) {
+            return Err("the agent has stopped to report");
+        }
+        Ok(report)
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.boots.keys().map(String::as_str)
     }
@@ -233,15 +286,10 @@ impl Nodes {
         key: &ObjectKey,
         profile: &StoredProfile,
     ) -> NodeState<'n> {
-        let Some(report) = self.reports.get(name) else {
-            return NodeState::Unknown("there is no report");
+        let report = match self.report(name, boot) {
+            Ok(report) => report,
+            Err(cause) => return NodeState::Unknown(cause),
         };
-        if report.boot_id != boot {
-            return NodeState::Unknown("the report is about an earlier boot");
-        }
-        if !self.is_fresh(name, report) {
-            return NodeState::Unknown("the agent has stopped to report");
-        }
         let Some(observed) = report.observed else {
             return NodeState::Unknown("the report does not say what the agent has seen");
         };

@@ -256,7 +256,12 @@ impl Sum {
 /// Gives each condition the time of its last change: that of `old` if its status is the same, else `now`.
 pub fn keep_times(new: &mut PolicyStatus, old: Option<&PolicyStatus>, now: &str) {
     let old = old.map_or(&[][..], |old| &old.conditions);
-    for condition in &mut new.conditions {
+    keep_condition_times(&mut new.conditions, old, now);
+}
+
+/// Gives each condition the time of its last change: that of the condition of `old` if its status is the same, else `now`.
+pub fn keep_condition_times(new: &mut [Condition], old: &[Condition], now: &str) {
+    for condition in new {
         let before = old.iter().find(|before| before.kind == condition.kind);
         let kept = before.filter(|before| before.status == condition.status);
         let time = kept.and_then(|before| before.last_transition_time.clone());

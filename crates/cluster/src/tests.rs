@@ -1,5 +1,6 @@
 //! Tests of single rules, and the property that the order of events does not matter.
 
+mod artifacts;
 mod egress;
 mod marks;
 mod order;

@@ -181,6 +181,19 @@ fn folder(path: &Path, origin: &Origin) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
+/// Merges a text that a program gives, as an included file.
+pub(crate) fn merge_fragment(root: &mut Node, fragment: Node) -> Result<(), Problem> {
+    if matches!(root.value, Value::Null) {
+        // Of an empty file.
+        root.value = Value::Map(Vec::new());
+    }
+    if !matches!(root.value, Value::Map(_)) {
+        // Applying the settings reports the error.
+        return Ok(());
+    }
+    merge_one(root, fragment, Strategy::Append)
+}
+
 fn merge_one(root: &mut Node, file: Node, strategy: Strategy) -> Result<(), Problem> {
     let new = match file.value {
         Value::Map(entries) => entries,

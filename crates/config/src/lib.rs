@@ -10,6 +10,7 @@ mod choice;
 mod defaults;
 mod environment;
 mod file_reader;
+mod fragments;
 mod include;
 mod ineffective;
 mod keys;
@@ -37,6 +38,8 @@ use serde::{Deserialize, Serialize};
 pub use self::assign::path_value;
 pub use self::choice::Choice;
 use self::file_reader::FileReader;
+pub use self::fragments::FragmentProblem;
+use self::fragments::LoadError;
 use self::include::Included;
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
@@ -100,7 +103,9 @@ pub struct Request<'a> {
     pub layers: &'a [PathBuf],
     /// The file that the command line names, which goes before those.
     pub file: Option<&'a Path>,
-    /// The `-o` options, which go before all files.
+    /// Texts with their names, which go before those: each is merged as one of `config_files` is.
+    pub fragments: &'a [(String, String)],
+    /// The `-o` options, which go before all files and texts.
     pub options: &'a [String],
     /// Selects defaults and rules.
     pub mode: CompatMode,
@@ -127,6 +132,13 @@ impl Request<'_> {
     /// [`Exit::BadInput`] if a file cannot be read or trusted, or a setting is wrong. The message names every wrong
     /// setting.
     pub fn load(&self) -> Result<Effective, Failure> {
+        self.parse().map_err(|error| match error {
+            LoadError::File(failure) => failure,
+            LoadError::Settings(problems) => failure(&problems),
+        })
+    }
+
+    fn parse(&self) -> Result<Effective, LoadError> {
         let mut texts = Vec::new();
         for path in self.layers {
             if let Some(text) = read_layer(path)? {
@@ -149,8 +161,14 @@ impl Request<'_> {
             text: &text,
         };
         let variable = |name: &str| std::env::var(name).ok();
-        let parsed = parse_layers(&lower, source, self.options, self.mode, &variable);
-        let mut effective = parsed.map_err(|problems| failure(&problems))?;
+        let parsed = parse_layers(
+            &lower,
+            source,
+            (self.fragments, self.options),
+            self.mode,
+            &variable,
+        );
+        let mut effective = parsed.map_err(LoadError::Settings)?;
         let config = &mut effective.config;
         config.layers = self.layers.to_vec();
         match self.mode {
@@ -251,7 +269,7 @@ impl Effective {
 fn parse_layers(
     lower: &[Text<'_>],
     source: Text<'_>,
-    options: &[String],
+    (fragments, options): (&[(String, String)], &[String]),
     mode: CompatMode,
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<Effective, Vec<Problem>> {
@@ -280,6 +298,7 @@ fn parse_layers(
     let Some(mut root) = root.filter(|_| problems.is_empty()) else {
         return Err(problems);
     };
+    problems.extend(fragments::merge(&mut root, fragments, &reader, variable));
     for option in last {
         problems.extend(assign::assign(&mut root, option).err());
     }
@@ -558,7 +577,7 @@ mod tests {
         let path = Path::new("f.yaml");
         let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
         let source = Text { path, text };
-        let parsed = parse_layers(&[], source, &options(list), mode, &variable);
+        let parsed = parse_layers(&[], source, (&[], &options(list)), mode, &variable);
         parsed.map(|effective| (effective.config, effective.warnings))
     }
 
@@ -862,6 +881,7 @@ syscall_event_drops:
             rules_folder: None,
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
+            given_rules: Vec::new(),
             level: rules::Level::Forensic,
             ignores_levels: false,
             layers: Vec::new(),
@@ -1159,7 +1179,7 @@ syscall_event_drops:
         };
         let options = options(&["outputs.max_burst=9"]);
         let mode = CompatMode::Tollgate;
-        let effective = parse_layers(&[machine, user], named, &options, mode, &|_| None)
+        let effective = parse_layers(&[machine, user], named, (&[], &options), mode, &|_| None)
             .expect("good settings");
         let config = &effective.config;
         assert_eq!(config.priority, Priority::Notice);
@@ -1198,8 +1218,8 @@ syscall_event_drops:
         let machine = layer("m.yaml", "priority: [\n");
         let named = layer("n.yaml", "a: 1\na: 2\n");
         let mode = CompatMode::Tollgate;
-        let problems =
-            parse_layers(&[machine], named, &[], mode, &|_| None).expect_err("both are broken");
+        let problems = parse_layers(&[machine], named, (&[], &[]), mode, &|_| None)
+            .expect_err("both are broken");
         let places: Vec<_> = problems.iter().map(|p| p.origin.to_string()).collect();
         assert_eq!(places.len(), 2, "{places:?}");
         assert!(places[0].starts_with("m.yaml:") && places[1].starts_with("n.yaml:2"));

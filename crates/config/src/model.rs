@@ -25,6 +25,8 @@ pub struct Config {
     pub bundled_rules: Vec<(String, String)>,
     /// Rule files and folders that are loaded after all others (`--add-rules`).
     pub added_rules: Vec<PathBuf>,
+    /// Rule files that a program gives, by name and text; loaded last.
+    pub given_rules: Vec<(String, String)>,
     /// `rules_level`: highest level of the rules that are on. `rules` starts with the selections that it implies.
     pub level: Level,
     /// Levels mean nothing, as for Falco: all rules are on, and each output takes all alerts.
@@ -605,6 +607,7 @@ impl Default for Config {
             rules_folder: None,
             bundled_rules: Vec::new(),
             added_rules: Vec::new(),
+            given_rules: Vec::new(),
             level: Level::Stable,
             ignores_levels: false,
             rules: Vec::new(),
@@ -649,6 +652,7 @@ impl Config {
             folder: self.rules_folder.clone(),
             bundled: self.bundled_rules.clone(),
             added: self.added_rules.clone(),
+            given: self.given_rules.clone(),
             level: self.level,
             enables_hunting: self.rules.iter().any(levels::enables_hunting),
         }
@@ -691,7 +695,7 @@ impl Config {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
         // The reported metrics include checksums of the files.
-        differ! { webserver metrics grpc rules_files rules_folder bundled_rules added_rules level files }
+        differ! { webserver metrics grpc rules_files rules_folder bundled_rules added_rules given_rules level files }
     }
 
     /// Returns Falco's defaults, some of which differ from this program's.

@@ -75,6 +75,8 @@ pub struct RuleSources {
     pub bundled: Vec<(String, String)>,
     /// Files and directories that are loaded after all others. Those that are already loaded are not loaded again.
     pub added: Vec<PathBuf>,
+    /// Files that a program gives, by name and text; loaded last.
+    pub given: Vec<(String, String)>,
     /// Highest level of the rules that are on. Built-in rules of a higher level are not even read.
     pub level: Level,
     /// A selection enables a built-in rule of level hunting, so these are read even if the level is off.
@@ -99,6 +101,10 @@ impl RuleSources {
                 files.push(file);
             }
         }
+        files.extend(self.given.iter().map(|(name, text)| RuleFile {
+            name: name.as_str().into(),
+            text: Ok(text.clone()),
+        }));
         let is_builtin = self.named.is_empty() && self.bundled.is_empty();
         let is_on = self.level >= Level::Hunting || self.enables_hunting;
         if is_builtin && (is_on || files.iter().any(levels::changes_hunting)) {

@@ -11,6 +11,7 @@
 mod host;
 mod inside;
 mod nested;
+pub mod registry;
 mod state;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use process_info::procfs::{CgroupLine, Proc, ProcError, cgroup_lines};
 
 use self::host::Surroundings;
 use self::nested::Nested;
+use self::registry::{ContainerFacts, Registry};
 use event::cgroup::Identity;
 
 /// The container that the lines of `/proc/PID/cgroup` name, if any: the innermost one of the first hierarchy
@@ -63,6 +65,8 @@ pub struct ContainerOptions {
     pub state_root: Option<PathBuf>,
     /// The watched container, if the runtime announces it.
     pub told: Option<KnownContainer>,
+    /// What the container runtime tells this program about containers, if it does.
+    pub registry: Option<Arc<Registry>>,
 }
 
 /// A container as its runtime was asked to create it.
@@ -97,6 +101,7 @@ pub struct Containers {
     agent_on_host: bool,
     state_root: PathBuf,
     runtime_container: Option<KnownContainer>,
+    registry: Option<Arc<Registry>>,
     known: Mutex<HashMap<ContainerKey, CachedContainer>>,
 }
 
@@ -107,11 +112,36 @@ struct CachedContainer {
     /// Time of the last look-up, and the number of look-ups that found nothing.
     looked: Instant,
     misses: u32,
+    /// Number of changes of the registry when it was asked last.
+    changes: u64,
+    /// What the registry said of the container.
+    told: Option<Arc<ContainerFacts>>,
+    /// The registry has said something new.
+    is_outdated: bool,
 }
 
 impl CachedContainer {
-    /// Returns true if the runtime may have written its state since the last look-up.
+    /// Notes whether the registry has something new. Facts that it has no more stay known.
+    fn ask(&mut self, registry: &Registry) {
+        let changes = registry.changes();
+        if self.changes == changes {
+            return;
+        }
+        self.changes = changes;
+        let told = registry.facts_of(&self.container);
+        let is_known = |told: &Arc<_>| {
+            self.told
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, told))
+        };
+        self.is_outdated |= told.is_some_and(|told| !is_known(&told));
+    }
+
+    /// Returns true if the runtime may have written its state, or told this program, since the last look-up.
     fn is_due(&self) -> bool {
+        if self.is_outdated {
+            return true;
+        }
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.misses.min(8));
         self.container.undescribed.is_some() && self.looked.elapsed() >= pause
     }
@@ -180,6 +210,7 @@ impl Containers {
             agent_on_host,
             state_root,
             runtime_container: options.told,
+            registry: options.registry,
             known: Mutex::default(),
         })
     }
@@ -209,9 +240,16 @@ impl Containers {
         if place == self.own {
             return Ok(Arc::clone(&self.own_container));
         }
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.get(&place).cloned();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.get_mut(&place).map(|cached| {
+            if let Some(registry) = &self.registry {
+                cached.ask(registry);
+            }
+            cached.clone()
+        });
         drop(known);
+        // Before the look-up: what is told meanwhile is looked up again.
+        let changes = self.changes_of_registry();
         if let Some(before) = before.as_ref().filter(|before| !before.is_due()) {
             return Ok(Arc::clone(&before.container));
         }
@@ -229,6 +267,9 @@ impl Containers {
             container: Arc::clone(&container),
             looked: Instant::now(),
             misses: before.map_or(0, |before| before.misses + 1),
+            changes,
+            told: self.told_since(&container, changes),
+            is_outdated: false,
         };
         known.insert(place, looked);
         Ok(container)
@@ -253,7 +294,9 @@ impl Containers {
             return Arc::new(Container::unknown());
         }
         if let Some(identity) = identify(cgroup) {
-            return Arc::new(identity.into_container());
+            let mut container = identity.into_container();
+            self.describe_by_registry(&mut container);
+            return Arc::new(container);
         }
         let inside = self.own_container.containment == Containment::Known;
         if inside && cgroup == self.own.cgroup {
@@ -368,7 +411,25 @@ impl Containers {
         if self.agent_on_host {
             state::describe(&mut container, &self.state_root);
         }
+        self.describe_by_registry(&mut container);
         container
+    }
+
+    fn changes_of_registry(&self) -> u64 {
+        self.registry.as_ref().map_or(0, |all| all.changes())
+    }
+
+    /// What the registry says of a container; `None` also if it has changed since, so that it is asked again.
+    fn told_since(&self, container: &Container, changes: u64) -> Option<Arc<ContainerFacts>> {
+        let told = self.registry.as_ref()?.facts_of(container);
+        told.filter(|_| self.changes_of_registry() == changes)
+    }
+
+    /// Adds what the runtime has told this program.
+    fn describe_by_registry(&self, container: &mut Container) {
+        if let Some(registry) = &self.registry {
+            registry.describe(container);
+        }
     }
 }
 

@@ -131,6 +131,7 @@ fn agent_in(cgroup: Vec<u8>) -> Containers {
         agent_on_host: true,
         state_root: "/no/such".into(),
         runtime_container: None,
+        registry: None,
         known: std::sync::Mutex::default(),
     }
 }

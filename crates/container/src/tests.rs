@@ -206,6 +206,7 @@ fn an_id_given_by_the_user_is_believed() {
         own_id: Some(ID.to_owned()),
         state_root: None,
         told: None,
+        registry: None,
     };
     let containers = Containers::new(&proc, options).unwrap();
     let container = containers.of(&proc, own).unwrap();
@@ -411,6 +412,9 @@ fn what_a_runtime_writes_down_late_is_found_later() {
         }),
         looked: Instant::now().checked_sub(ago).unwrap(),
         misses,
+        changes: 0,
+        told: None,
+        is_outdated: false,
     };
     let second = Duration::from_secs(1);
     assert!(looked(Some("nothing"), second, 0).is_due());
@@ -460,4 +464,35 @@ fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
     assert_eq!(container.details.annotations["a"], "b");
     assert_eq!(container.undescribed, None);
     assert!(undescribed.unwrap().starts_with("no config.json in "));
+}
+
+#[test]
+fn a_known_container_is_looked_up_again_when_the_runtime_tells_something_new_of_it() {
+    let registry = Registry::default();
+    let container = Identity::named(ID.to_owned()).into_container();
+    let mut cached = CachedContainer {
+        container: Arc::new(container),
+        looked: Instant::now(),
+        misses: 0,
+        changes: 0,
+        told: None,
+        is_outdated: false,
+    };
+    let facts = |name: &str| ContainerFacts {
+        name: Some(name.to_owned()),
+        ..ContainerFacts::default()
+    };
+    registry.insert("another", facts("a"));
+    cached.ask(&registry);
+    assert!(!cached.is_due(), "the change is about another container");
+    registry.insert(ID, facts("a"));
+    cached.ask(&registry);
+    assert!(cached.is_due());
+    cached.is_outdated = false;
+    cached.told = registry.facts(ID);
+    registry.insert(ID, facts("a"));
+    registry.insert("another", facts("b"));
+    registry.end(ID);
+    cached.ask(&registry);
+    assert!(!cached.is_due(), "nothing new is said");
 }

@@ -68,6 +68,8 @@ pub struct Details {
     pub pod_labels: BTreeMap<String, String>,
     /// Id of the pod's sandbox.
     pub sandbox_id: Option<String>,
+    /// Address of the pod.
+    pub pod_ip: Option<String>,
 }
 
 /// A mount of a container.

@@ -35,4 +35,6 @@ pub use profile::{
     ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, BehaviorModeling, NodeCondition, Profile,
     ProfileMode, policy_hash,
 };
-pub use report::{EnforcerState, NodeReport, NodeReportStatus, ProfileState};
+pub use report::{
+    DetectionState, EnforcerState, NodeArtifact, NodeReport, NodeReportStatus, ProfileState,
+};

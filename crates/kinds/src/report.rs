@@ -39,6 +39,49 @@ pub struct NodeReportStatus {
     /// The profiles that containers of the node use. A profile that is not listed is used by none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileState>,
+    /// What the node detects; `None` if its agent does not watch it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detection: Option<DetectionState>,
+}
+
+/// Detection on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DetectionState {
+    /// An engine watches the node.
+    pub running: bool,
+    /// Why no engine watches, or why sources are not in force.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Rules in force.
+    pub rules: u64,
+    /// Rulesfiles and Configs that are for the node. One that is not listed is unknown to the node, or not for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<NodeArtifact>,
+    /// Deleted objects that are still in force, because what is left cannot be used without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<String>,
+}
+
+/// A Rulesfile or Config on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeArtifact {
+    /// `Rulesfile` or `Config`.
+    pub kind: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// Generation of the spec that this is about.
+    pub generation: i64,
+    /// This generation is in force.
+    pub programmed: bool,
+    /// The reason in one word, as in a condition.
+    pub reason: String,
+    /// Why it is not in force, and what is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// Whether an enforcer works on a node, found by trying.

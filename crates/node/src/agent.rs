@@ -14,6 +14,7 @@ use nri::message::{
 use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
+use crate::detect::Detection;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
 use crate::merge::merge;
@@ -35,11 +36,17 @@ pub(crate) struct Agent {
     /// What the API server has to be asked for.
     pub(crate) wanted: Queue,
     say: Say,
+    /// Detection, if the agent watches its node.
+    pub(crate) detection: Option<Detection>,
 }
 
 impl Agent {
     /// An agent that knows what the one before kept.
-    pub(crate) fn new(settings: Settings, say: Say) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        settings: Settings,
+        detection: Option<Detection>,
+        say: Say,
+    ) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state, Arc::clone(&say))?;
         let mut state = State {
             index: Index::new(settings.installation.clone()),
@@ -66,6 +73,7 @@ impl Agent {
             changed: Condvar::new(),
             wanted: Queue::default(),
             say,
+            detection,
         })
     }
 
@@ -432,6 +440,9 @@ fn is_noted(state: &Path, id: &str, policy: &str) -> bool {
 impl Plugin for Agent {
     fn handle(&self, event: &Event) -> Answer {
         let begin = Instant::now();
+        if let Some(detection) = &self.detection {
+            detection.hear(event);
+        }
         let answer = match event {
             Event::Synchronize { pods, containers } => {
                 self.synchronize(pods, containers);

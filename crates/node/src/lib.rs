@@ -11,8 +11,12 @@
 //!
 //! The agent reads the metadata of all ArmorProfiles, and the policies of those that its containers need. It keeps both
 //! on disk, and never waits for the API server while the runtime waits for it.
+//!
+//! With a [`Detection`] it also brings Rulesfiles and Configs to an engine that watches the node, and tells that engine what
+//! the runtime says of pods and containers, before they start.
 
 mod agent;
+mod detect;
 pub mod explain;
 mod filter;
 mod index;
@@ -32,6 +36,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use detect::{Detection, Detector, DetectorFigures, last_sources};
 pub use run::{RunError, run};
 pub use store::StoreError;
 

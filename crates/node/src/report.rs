@@ -6,9 +6,11 @@ use std::fs;
 use apiserver::{ApiError, Client, Resource};
 use jiff::Timestamp;
 use kinds::crd::Definition;
-use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
+use kinds::{DetectionState, EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
 use serde_json::{Value, json};
 
+use crate::agent::Agent;
+use crate::detect::Detection;
 use crate::state::{Durations, LIMITS, State};
 
 /// File with the id of the boot.
@@ -27,7 +29,11 @@ pub(crate) fn boot_id() -> std::io::Result<String> {
 }
 
 /// The report.
-pub(crate) fn status(state: &State, boot: &str) -> NodeReportStatus {
+pub(crate) fn status(
+    state: &State,
+    detection: Option<DetectionState>,
+    boot: &str,
+) -> NodeReportStatus {
     let enforcer = |name: &str, available| EnforcerState {
         name: name.to_owned(),
         available,
@@ -52,6 +58,7 @@ pub(crate) fn status(state: &State, boot: &str) -> NodeReportStatus {
             .map(|(name, available)| enforcer(name, available))
             .into(),
         profiles: state.profiles(),
+        detection,
     }
 }
 
@@ -162,9 +169,13 @@ const METRICS: [Metric; 13] = [
 ];
 
 /// The metrics in Prometheus' format.
-pub(crate) fn metrics(state: &State) -> String {
+pub(crate) fn metrics(agent: &Agent) -> String {
+    let state = agent.state();
     let profiles = state.profiles();
-    let sample = Sample { state, profiles };
+    let sample = Sample {
+        state: &state,
+        profiles,
+    };
     let mut text = String::new();
     for (name, kind, help, value) in METRICS {
         let value = value(&sample);
@@ -177,7 +188,46 @@ pub(crate) fn metrics(state: &State) -> String {
     let counters = &sample.state.counters;
     let answers = [("create", counters.creating), ("start", counters.starting)];
     text.push_str(&histogram(answers));
+    if let Some(detection) = &agent.detection {
+        text.push_str(&of_detection(detection));
+    }
     text
+}
+
+/// The metrics of detection in Prometheus' format.
+fn of_detection(detection: &Detection) -> String {
+    let figures = detection.figures();
+    let values = [
+        (
+            "running",
+            "gauge",
+            "1 while an engine watches the node, else 0.",
+            u64::from(figures.is_some()),
+        ),
+        (
+            "rules",
+            "gauge",
+            "Rules in force.",
+            figures.unwrap_or_default().rules,
+        ),
+        (
+            "alerts_total",
+            "counter",
+            "Alerts of rules.",
+            figures.unwrap_or_default().alerts,
+        ),
+        (
+            "events_lost_total",
+            "counter",
+            "Events that the engine lost.",
+            figures.unwrap_or_default().lost,
+        ),
+    ];
+    let lines = values.map(|(name, kind, help, value)| {
+        let name = format!("tollgate_node_detection_{name}");
+        format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
+    });
+    lines.concat()
 }
 
 /// How long answers took, as a histogram in Prometheus' format.

@@ -13,9 +13,10 @@ use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
+use crate::detect::Detection;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
-use crate::{Settings, chain, report};
+use crate::{Settings, chain, detect, report};
 
 /// How long an answer to the runtime may take.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -66,6 +67,7 @@ pub enum RunError {
 /// If the agent cannot begin.
 pub fn run(
     settings: Settings,
+    detection: Option<Detection>,
     client: &Client,
     stop: &Receiver<()>,
     say: impl Fn(String) + Send + Sync + 'static,
@@ -77,7 +79,7 @@ pub fn run(
             source,
         })?;
     }
-    let agent = Arc::new(Agent::new(settings, Arc::new(say))?);
+    let agent = Arc::new(Agent::new(settings, detection, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -88,6 +90,9 @@ pub fn run(
     start("watch", Box::new(move || follow(&of_watch, &watcher)))?;
     start("fetch", Box::new(move || ask(&of_fetch, &fetcher)))?;
     start("nri", Box::new(move || connect(&of_plugin)))?;
+    if let Some(detection) = &agent.detection {
+        detect::start(&agent, client, detection).map_err(RunError::Thread)?;
+    }
     write_reports(&agent, client, &boot, stop);
     Ok(())
 }
@@ -101,7 +106,7 @@ fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
         path: "/metrics".to_owned(),
         content_type: "text/plain; version=0.0.4",
         is_instant: false,
-        content: Box::new(move || report::metrics(&of_metrics.state())),
+        content: Box::new(move || report::metrics(&of_metrics)),
     };
     let of_health = Arc::clone(agent);
     let listener =
@@ -163,7 +168,9 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
             continue;
         }
         state.is_changed = false;
-        let status = report::status(&state, boot);
+        let detection = agent.detection.as_ref();
+        let detection = detection.map(|detection| detection.report(&state.detection));
+        let status = report::status(&state, detection, boot);
         drop(state);
         let written = report::write(client, &agent.settings.node, &status);
         let mut state = agent.state();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
 
+use crate::detect::Known;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
 use crate::queue::{Mark, Wanted};
@@ -64,6 +65,8 @@ pub(crate) struct State {
     /// The index has to be written to disk.
     pub(crate) is_index_changed: bool,
     pub(crate) counters: Counters,
+    /// What is known about the sources of detection.
+    pub(crate) detection: Known,
 }
 
 /// Counters of the metrics.

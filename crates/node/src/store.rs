@@ -1,11 +1,13 @@
 //! What an agent keeps on disk, so that one that starts without an API server decides as the one before.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cluster::artifacts::AcceptedSources;
 use kinds::ObjectKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -78,7 +80,7 @@ pub(crate) fn write_policy(folder: &Path, name: &str, policy: &str) -> Result<()
     if fs::read(&path).is_ok_and(|old| old == policy.as_bytes()) {
         return Ok(());
     }
-    write_file(&path, policy.as_bytes(), Durability::Process)
+    write_file(&path, policy.as_bytes(), READABLE, Durability::Process)
 }
 
 /// Removes the policy files of agents but those whose names are `wanted`, which is asked after the folder is read:
@@ -100,6 +102,30 @@ pub(crate) fn retain_policies(
         }
     }
     Ok(())
+}
+
+/// File with the sources of detection that are in force.
+const SOURCES: &str = "sources.json";
+
+/// The sources of detection that an agent with this folder had in force; none if there is no file.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub(crate) fn read_sources(folder: &Path) -> Result<AcceptedSources, StoreError> {
+    let path = folder.join(SOURCES);
+    let read = || match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(AcceptedSources::default()),
+        file => {
+            let limited = io::Read::take(io::BufReader::new(file?), MAX_FILE);
+            serde_json::from_reader(limited).map_err(io::Error::from)
+        }
+    };
+    read().map_err(|source| StoreError {
+        verb: "read",
+        path: path.clone(),
+        source,
+    })
 }
 
 /// What a written file survives.
@@ -199,6 +225,10 @@ impl Store {
         Ok(())
     }
 
+    pub(crate) fn write_sources(&self, sources: &AcceptedSources) -> Result<(), StoreError> {
+        self.write(&self.folder.join(SOURCES), sources, Durability::Power)
+    }
+
     /// All records of containers, by id.
     pub(crate) fn records(&self) -> Result<Vec<(String, Record)>, StoreError> {
         let mut all = Vec::new();
@@ -268,15 +298,27 @@ impl Store {
         durability: Durability,
     ) -> Result<(), StoreError> {
         let text = serde_json::to_vec(value).expect("it is JSON");
-        write_file(path, &text, durability)
+        write_file(path, &text, PRIVATE, durability)
     }
 }
 
+/// Mode of policies, which say nothing that is secret.
+const READABLE: u32 = 0o644;
+/// Mode of what the agent keeps: settings of outputs may have credentials in them.
+const PRIVATE: u32 = 0o600;
+
 /// Writes a file as a whole or not at all.
-fn write_file(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
+fn write_file(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let write = || {
-        let mut file = File::create(&new)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(mode);
+        let mut file = options.open(&new)?;
         file.write_all(bytes)?;
         if durability == Durability::Power {
             file.sync_all()?;

@@ -34,7 +34,7 @@ fn agent(folder: &Path) -> Agent {
         listen: None,
         renewal: Duration::from_secs(30),
     };
-    Agent::new(settings, Arc::new(|_| ())).unwrap()
+    Agent::new(settings, None, Arc::new(|_| ())).unwrap()
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -229,10 +229,13 @@ fn the_next_agent_decides_and_reports_as_the_one_before_without_an_api_server() 
     assert_eq!(state.reasons, ["it ran before the agent or the policy"]);
     filter_of(create(&agent, &web_pod));
     // An index from the disk says nothing about what was seen.
-    assert_eq!(report::status(&agent.state(), "b").observed_version, "0");
+    assert_eq!(
+        report::status(&agent.state(), None, "b").observed_version,
+        "0"
+    );
     agent.handle(&Event::StopContainer(Box::new((web_pod, running))));
     assert_eq!(agent.store.records().unwrap(), []);
-    let metrics = report::metrics(&agent.state());
+    let metrics = report::metrics(&agent);
     assert!(
         metrics.contains("\ntollgate_node_containers_unprotected 1\n"),
         "{metrics}"

@@ -41,6 +41,9 @@ struct ManifestOptions {
     /// Namespace of the installation
     #[arg(long, default_value = "tollgate", conflicts_with = "chart")]
     namespace: String,
+    /// Have agents watch their nodes, with the capabilities and rights that this needs
+    #[arg(long)]
+    detect: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -101,7 +104,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Verb::Manifests(options) => match &options.chart {
-            Some(folder) => match manifests::write_chart(folder, &options.image) {
+            Some(folder) => match manifests::write_chart(folder, &options.image, options.detect) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error, BAD_INPUT),
             },
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
                 let installation = Installation {
                     namespace: options.namespace,
                     image: options.image,
+                    detect: options.detect,
                 };
                 print!(
                     "{}",

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use apiserver::Client;
+use cluster::artifacts::ArtifactId;
 use cluster::{Cluster, Event, ObjectKind, PolicyId};
 use jiff::{SignedDuration, Timestamp};
 
@@ -112,7 +113,7 @@ impl Operator {
         ));
         self.metrics.leader.store(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
-        let mut sources = Sources::new(self.client.clone(), sender);
+        let mut sources = Sources::new(self.client.clone(), namespace, sender);
         for source in Source::ALWAYS {
             sources.start(source).map_err(OperatorError::Thread)?;
         }
@@ -122,6 +123,8 @@ impl Operator {
             sources,
             listed: BTreeSet::new(),
             pending: BTreeSet::new(),
+            pending_artifacts: BTreeSet::new(),
+            next_artifacts: Instant::now(),
             written: BTreeMap::new(),
             silences: Silences::default(),
             settings: &self.settings,
@@ -139,6 +142,10 @@ struct Round<'a> {
     listed: BTreeSet<Source>,
     /// Policies for which something may have to be written.
     pending: BTreeSet<PolicyId>,
+    /// Rulesfiles and Configs whose status may have to be written.
+    pending_artifacts: BTreeSet<ArtifactId>,
+    /// When to write their status again.
+    next_artifacts: Instant,
     /// When something was written for a policy.
     written: BTreeMap<PolicyId, Instant>,
     silences: Silences,
@@ -166,6 +173,7 @@ impl Round<'_> {
             }
             self.watch_what_is_needed()?;
             self.write(renewal, say);
+            self.write_artifacts(renewal, say);
         }
     }
 
@@ -182,6 +190,8 @@ impl Round<'_> {
             }
         }
         self.pending.extend(self.cluster.take_changes());
+        self.pending_artifacts
+            .extend(self.cluster.take_changed_artifacts());
     }
 
     fn take(&mut self, notice: Notice, say: &mut impl FnMut(String)) {
@@ -199,7 +209,7 @@ impl Round<'_> {
             }
             Notice::Listed(source) => {
                 self.listed.insert(source);
-                let kind = source.kind();
+                let Some(kind) = source.kind() else { return };
                 if Source::of(kind)
                     .iter()
                     .all(|source| self.listed.contains(source))
@@ -225,6 +235,29 @@ impl Round<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Writes the status of Rulesfiles and Configs, until the lease has to be renewed.
+    fn write_artifacts(&mut self, renewal: Instant, say: &mut impl FnMut(String)) {
+        if self.pending_artifacts.is_empty() || Instant::now() < self.next_artifacts {
+            return;
+        }
+        self.next_artifacts = Instant::now() + self.settings.pause;
+        for id in mem::take(&mut self.pending_artifacts) {
+            if Instant::now() >= renewal {
+                self.pending_artifacts.insert(id);
+                continue;
+            }
+            if let Err(error) = self.writer.write_artifact(&self.cluster, &id) {
+                Metrics::add(&self.metrics.errors);
+                let kind = id.kind.name();
+                say(format!(
+                    "cannot write the status of {kind} {}: {error}",
+                    id.key
+                ));
+                self.pending_artifacts.insert(id);
+            }
+        }
     }
 
     /// Writes for policies whose pause is over, until the lease has to be renewed.

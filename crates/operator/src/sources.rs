@@ -6,6 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use apiserver::{ApiError, Change, Client, Resource, watch};
+use cluster::artifacts::{ArtifactId, ArtifactKind};
 use cluster::{Event, ObjectKind, PolicyId};
 use kinds::crd::Definition;
 use kinds::{ObjectKey, Scope};
@@ -33,6 +34,8 @@ pub(crate) enum Source {
     Profiles,
     Nodes,
     Reports,
+    Rulesfiles,
+    Configs,
     Services,
     Endpoints,
     Pods,
@@ -40,12 +43,14 @@ pub(crate) enum Source {
 
 impl Source {
     /// Sources that are always watched.
-    pub(crate) const ALWAYS: [Self; 5] = [
+    pub(crate) const ALWAYS: [Self; 7] = [
         Self::Policies,
         Self::ClusterPolicies,
         Self::Profiles,
         Self::Nodes,
         Self::Reports,
+        Self::Rulesfiles,
+        Self::Configs,
     ];
 
     /// Sources that give the objects of a kind.
@@ -61,20 +66,23 @@ impl Source {
         }
     }
 
-    /// The kind whose objects this source gives.
-    pub(crate) fn kind(self) -> ObjectKind {
-        match self {
+    /// The kind whose objects this source gives; `None` if nothing waits for all objects of it.
+    pub(crate) fn kind(self) -> Option<ObjectKind> {
+        Some(match self {
             Self::Policies | Self::ClusterPolicies => ObjectKind::Policies,
             Self::Profiles => ObjectKind::Profiles,
             Self::Nodes => ObjectKind::Nodes,
             Self::Reports => ObjectKind::Reports,
+            // The status of each is about that object alone.
+            Self::Rulesfiles | Self::Configs => return None,
             Self::Services => ObjectKind::Services,
             Self::Endpoints => ObjectKind::Endpoints,
             Self::Pods => ObjectKind::Pods,
-        }
+        })
     }
 
-    fn resource(self) -> Resource {
+    /// `installation` is the namespace of Rulesfiles and Configs that are read.
+    fn resource(self, installation: &str) -> Resource {
         let ours = |kind| {
             let definition = Definition::of_kind(kind).expect("the kind is in the table");
             Resource::of(definition)
@@ -84,6 +92,8 @@ impl Source {
             Self::ClusterPolicies => ours("VarmorClusterPolicy"),
             Self::Profiles => ours("ArmorProfile"),
             Self::Reports => ours("NodeReport"),
+            Self::Rulesfiles => ours("Rulesfile").in_namespace(installation),
+            Self::Configs => ours("Config").in_namespace(installation),
             Self::Nodes => Resource::new("", "v1", "nodes"),
             Self::Services => Resource::new("", "v1", "services"),
             Self::Endpoints => Resource::new("discovery.k8s.io", "v1", "endpointslices"),
@@ -98,6 +108,8 @@ impl Source {
             Self::Profiles => Event::Profile(typed(object, Some("ArmorProfile"))?),
             Self::Nodes => Event::Node(typed(object, None)?),
             Self::Reports => Event::Report(typed(object, Some("NodeReport"))?),
+            Self::Rulesfiles => Event::Artifact(ArtifactKind::Rulesfile, Box::new(object)),
+            Self::Configs => Event::Artifact(ArtifactKind::Config, Box::new(object)),
             Self::Services => Event::Service(typed(object, None)?),
             Self::Endpoints => Event::Endpoints(typed(object, None)?),
             Self::Pods => Event::Pod(typed(object, None)?),
@@ -114,12 +126,15 @@ impl Source {
 
     fn deleted(self, key: ObjectKey) -> Event {
         let gone = |scope, key| Event::PolicyGone(PolicyId { scope, key });
+        let artifact = |kind, key| Event::ArtifactGone(ArtifactId { kind, key });
         match self {
             Self::Policies => gone(Scope::Namespace, key),
             Self::ClusterPolicies => gone(Scope::Cluster, key),
             Self::Profiles => Event::ProfileGone(key),
             Self::Nodes => Event::NodeGone(key.name),
             Self::Reports => Event::ReportGone(key.name),
+            Self::Rulesfiles => artifact(ArtifactKind::Rulesfile, key),
+            Self::Configs => artifact(ArtifactKind::Config, key),
             Self::Services => Event::ServiceGone(key),
             Self::Endpoints => Event::EndpointsGone(key),
             Self::Pods => Event::PodGone(key),
@@ -143,14 +158,16 @@ fn typed<T: DeserializeOwned>(
 #[derive(Debug)]
 pub(crate) struct Sources {
     client: Client,
+    installation: String,
     sender: SyncSender<Notice>,
     started: BTreeSet<Source>,
 }
 
 impl Sources {
-    pub(crate) fn new(client: Client, sender: SyncSender<Notice>) -> Self {
+    pub(crate) fn new(client: Client, installation: &str, sender: SyncSender<Notice>) -> Self {
         Self {
             client,
+            installation: installation.to_owned(),
             sender,
             started: BTreeSet::new(),
         }
@@ -163,8 +180,9 @@ impl Sources {
         }
         let (client, sender) = (self.client.clone(), self.sender.clone());
         let name = format!("watch-{source:?}").to_lowercase();
+        let resource = source.resource(&self.installation);
         thread::Builder::new().name(name).spawn(move || {
-            watch(&client, &source.resource(), |change| {
+            watch(&client, &resource, |change| {
                 let notice = notice(source, change);
                 match sender.send(notice) {
                     Ok(()) => ControlFlow::Continue(()),

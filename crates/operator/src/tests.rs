@@ -301,3 +301,39 @@ fn a_report_that_is_old_when_it_is_seen_first_is_silent_at_once() {
     assert!(!is_silent(-1000, 100));
     assert!(is_silent(-1000, 130));
 }
+
+#[test]
+fn a_rulesfile_is_programmed_when_its_nodes_report_it() {
+    let server = FakeApiserver::start().unwrap();
+    let path = "/apis/artifact.falcosecurity.dev/v1alpha1/namespaces/tollgate/rulesfiles/r";
+    let other = "/apis/artifact.falcosecurity.dev/v1alpha1/namespaces/demo/rulesfiles/r";
+    for (path, namespace) in [(path, "tollgate"), (other, "demo")] {
+        let metadata = json!({ "name": "r", "namespace": namespace });
+        server.put(
+            path,
+            json!({ "metadata": metadata, "spec": { "inlineRules": [] } }),
+        );
+    }
+    server.put(
+        "/api/v1/nodes/n1",
+        json!({ "metadata": { "name": "n1" }, "status": { "nodeInfo": { "bootID": "b" } } }),
+    );
+    let _running = start(&server, settings("one"));
+    let programmed =
+        |object: &Value, status: &str| object["status"]["conditions"][0]["status"] == status;
+    wait(&server, path, |object| programmed(object, "Unknown"));
+    let mut report = report("0", "b");
+    for (is_programmed, expected) in [(true, "True"), (false, "False")] {
+        report["status"]["renewTime"] = json!(Timestamp::now().to_string());
+        report["status"]["detection"] = json!({ "running": true, "rules": 0, "artifacts": [{
+            "kind": "Rulesfile", "namespace": "tollgate", "name": "r", "generation": 1,
+            "programmed": is_programmed, "reason": "ProgramFailed", "message": "why" }] });
+        server.put("/apis/tollgate.dev/v1alpha1/nodereports/n1", report.clone());
+        let object = wait(&server, path, |object| programmed(object, expected));
+        let condition = &object["status"]["conditions"][0];
+        assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+        assert_eq!(object["status"]["observedGeneration"], 1);
+    }
+    // One of another namespace is none of this installation's.
+    assert_eq!(server.get(other).unwrap()["status"], Value::Null);
+}

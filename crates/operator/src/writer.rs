@@ -1,7 +1,11 @@
 //! Writes profiles and status, each only if it differs from what is there.
 
 use apiserver::{ApiError, Client, Resource};
-use cluster::{Cluster, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release, keep_times};
+use cluster::artifacts::ArtifactId;
+use cluster::{
+    Cluster, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release, keep_condition_times,
+    keep_times,
+};
 use jiff::Timestamp;
 use kinds::crd::Definition;
 use kinds::{ObjectKey, PolicyObject, PolicyStatus};
@@ -76,6 +80,36 @@ impl Writer {
             Some(event) => events::write(&self.client, &event),
             None => Ok(()),
         }
+    }
+
+    /// Writes the status of a Rulesfile or Config, if it differs from what is there.
+    ///
+    /// # Errors
+    ///
+    /// If the API server refuses. It is to be tried again.
+    pub(crate) fn write_artifact(
+        &self,
+        cluster: &Cluster,
+        id: &ArtifactId,
+    ) -> Result<(), ApiError> {
+        let Some(mut status) = cluster.artifact_status(id) else {
+            return Ok(());
+        };
+        let old = cluster.stored_artifact_status(id);
+        let conditions = old.map_or(&[][..], |old| &old.conditions);
+        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        keep_condition_times(&mut status.conditions, conditions, &now);
+        if old == Some(&status) {
+            return Ok(());
+        }
+        let kind = id.kind.name();
+        let object = json!({
+            "apiVersion": definition(kind).api_version(),
+            "kind": kind,
+            "metadata": name(&id.key),
+            "status": status,
+        });
+        unless_gone(self.client.apply_status(&resource(kind), &object))
     }
 
     fn write_profile_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {

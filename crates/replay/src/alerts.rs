@@ -68,6 +68,7 @@ impl AlertSink for PatientSink {
 
 pub(super) fn raise(args: &ReplayOptions) -> Outcome {
     let request = Request {
+        fragments: &[],
         layers: &args.places.files,
         file: args.config.as_deref(),
         options: &args.options,

@@ -42,6 +42,7 @@ impl RuleFiles {
                 named: self.named.clone(),
                 folder: None,
                 bundled: Vec::new(),
+                given: Vec::new(),
                 added,
                 // Without `--level`, as `tollgate run` without a configuration.
                 level: self.level.unwrap_or_default(),

@@ -26,14 +26,29 @@ pub enum End {
     TooManyLost,
 }
 
-/// Watches until the processes have ended, the time limit has passed, or a signal requests the end.
+/// Signals that ask for the end of a watch.
+#[derive(Debug)]
+pub struct Ends(SignalStream);
+
+impl Ends {
+    /// Waits for such a signal, at most so long; true if there was one.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        let mut polled = [PollFd::new(self.0.as_fd(), poll::IN)];
+        // An interruption is a reason to check again, too.
+        let _ = poll::poll(&mut polled, Some(limit));
+        matches!(self.0.next(), Ok(Some(_)))
+    }
+}
+
+/// Prepares a watch whose services the caller starts itself.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// The services do not start, for example because a process may not be traced.
-pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
+/// The process cannot be hidden, or its memory or signals cannot be set up.
+pub fn begin(source: Source) -> anyhow::Result<(AgentStart, Ends)> {
     super::hide()?;
     let (shared_state, file) = SharedState::create()?;
     // Before the services block all signals, and before there is a thread.
@@ -49,6 +64,18 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
         runtime: None,
         ticket: None,
     };
+    Ok((listening, Ends(ends)))
+}
+
+/// Watches until the processes have ended, the time limit has passed, or a signal requests the end.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// The services do not start, for example because a process may not be traced.
+pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
+    let (listening, ends) = begin(source)?;
     let services = start(listening, None)?;
     let mut end = End::Asked;
     // A limit beyond the clock's range is no limit.
@@ -62,10 +89,7 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
             };
             break;
         }
-        let mut polled = [PollFd::new(ends.as_fd(), poll::IN)];
-        // An interruption is a reason to check again, too.
-        let _ = poll::poll(&mut polled, Some(POLL));
-        if matches!(ends.next(), Ok(Some(_))) {
+        if ends.wait(POLL) {
             break;
         }
     }

@@ -797,6 +797,10 @@ pub(crate) const PAGES: &[Page] = &[
                     "sudo tollgate node --name worker-1 --namespace tollgate --kubeconfig node.conf",
                     "outside a pod",
                 ),
+                Example(
+                    "tollgate node --runtime-handler tollgate --detect",
+                    "watch the node, too, by the built-in rules and the Rulesfiles of the installation",
+                ),
             ],
         ),
         &["runtime", "policy"],

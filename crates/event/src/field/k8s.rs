@@ -74,7 +74,13 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         |e, _| labels(e, &e.container().details.pod_labels),
         "All labels of the pod: key:value, separated by commas.",
     ),
-    FieldSpec::absent("k8s.pod.ip", TEXT, RUNTIME, "Address of the pod."),
+    FieldSpec::new(
+        "k8s.pod.ip",
+        TEXT,
+        POD,
+        |e, _| Value::or_absent(e.container().details.pod_ip.as_deref().map(Value::text)),
+        "Address of the pod; known where the container runtime tells it to `tollgate node`.",
+    ),
     FieldSpec::absent(
         "k8s.pod.cni.json",
         TEXT,

@@ -22,7 +22,7 @@ pub struct ChartError {
 /// # Errors
 ///
 /// If a file cannot be written.
-pub fn write_chart(folder: &Path, image: &str) -> Result<(), ChartError> {
+pub fn write_chart(folder: &Path, image: &str, detect: bool) -> Result<(), ChartError> {
     let version = env!("CARGO_PKG_VERSION");
     let about = json!({
         "apiVersion": "v2",
@@ -36,6 +36,7 @@ pub fn write_chart(folder: &Path, image: &str) -> Result<(), ChartError> {
     let expressions = Installation {
         namespace: "{{ .Release.Namespace }}".to_owned(),
         image: "{{ .Values.image }}".to_owned(),
+        detect,
     };
     let templates = super::without_definitions(&expressions);
     for (name, text) in [

@@ -21,6 +21,8 @@ pub struct Installation {
     pub namespace: String,
     /// Image with the programs `tollgate` and `tollgate-operator`.
     pub image: String,
+    /// Agents watch their nodes. They need capabilities then, and read Rulesfiles, Configs and ConfigMaps of the namespace.
+    pub detect: bool,
 }
 
 /// All objects, in the order in which they can be applied.

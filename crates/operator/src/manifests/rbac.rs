@@ -101,6 +101,47 @@ pub(crate) const OF_LEADER: [Access; 2] = [
     },
 ];
 
+/// Rights of the operator on what brings rules, in its own namespace.
+pub(crate) const OF_REPORTER: [Access; 2] = [
+    right(
+        "artifact.falcosecurity.dev",
+        &["rulesfiles", "configs"],
+        READ,
+        "their status says on which nodes they are in force",
+    ),
+    right(
+        "artifact.falcosecurity.dev",
+        &["rulesfiles/status", "configs/status"],
+        &["patch"],
+        "status is what it reports; it changes no rules",
+    ),
+];
+
+/// Rights of an agent that watches its node, in the namespace of the installation. It writes none of what it reads: its report
+/// says what came of it.
+pub(crate) const OF_DETECTOR: [Access; 2] = [
+    right(
+        "artifact.falcosecurity.dev",
+        &["rulesfiles", "configs"],
+        READ,
+        "they bring the rules and the configuration of the node",
+    ),
+    right(
+        "",
+        &["configmaps"],
+        &["get"],
+        "Rulesfiles and Configs name them; it asks for those by name, and can list none",
+    ),
+];
+
+/// Rights of an agent that watches its node, in the whole cluster.
+pub(crate) const OF_SELECTED: [Access; 1] = [right(
+    "",
+    &["nodes"],
+    &["get"],
+    "selectors of Rulesfiles and Configs are about labels of its node; it asks for that by name",
+)];
+
 /// Rights of an agent. A ValidatingAdmissionPolicy narrows the writes to the report of its own node.
 pub(crate) const OF_NODE: [Access; 4] = [
     right(
@@ -152,13 +193,21 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
             "metadata": in_namespace(installation, name),
         })
     };
-    let mut role = role("Role", in_namespace(installation, OPERATOR), &OF_LEADER);
-    role["metadata"]["labels"] = super::labels(OPERATOR);
-    vec![
+    let of_operator: Vec<Access> = OF_LEADER.into_iter().chain(OF_REPORTER).collect();
+    let mut of_node = OF_NODE.to_vec();
+    let mut more = Vec::new();
+    if installation.detect {
+        of_node.extend(OF_SELECTED);
+        let own = || in_namespace(installation, NODE);
+        more.push(self::role("Role", own(), &OF_DETECTOR));
+        more.push(binding(installation, "Role", own(), NODE));
+    }
+    let role = role("Role", in_namespace(installation, OPERATOR), &of_operator);
+    let objects = vec![
         account(OPERATOR),
         account(NODE),
         self::role("ClusterRole", of_cluster(OPERATOR), &OF_OPERATOR),
-        self::role("ClusterRole", of_cluster(NODE), &OF_NODE),
+        self::role("ClusterRole", of_cluster(NODE), &of_node),
         role,
         binding(installation, "ClusterRole", of_cluster(OPERATOR), OPERATOR),
         binding(installation, "ClusterRole", of_cluster(NODE), NODE),
@@ -168,7 +217,8 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
             in_namespace(installation, OPERATOR),
             OPERATOR,
         ),
-    ]
+    ];
+    objects.into_iter().chain(more).collect()
 }
 
 fn role(kind: &str, metadata: Value, rights: &[Access]) -> Value {

@@ -101,22 +101,56 @@ const FOLDERS: [(&str, &str, bool); 4] = [
     ("runtime", "/run/tollgate/runtime", true),
 ];
 
+/// What an agent needs to load programs into the kernel (`SYS_ADMIN`, and `BPF` and `PERFMON` since Linux 5.8), to keep their
+/// maps in memory (`SYS_RESOURCE`, before 5.11), and to read what processes of other users are and have open (`SYS_PTRACE`,
+/// `DAC_READ_SEARCH`).
+const CAPABILITIES: [&str; 6] = [
+    "SYS_ADMIN",
+    "BPF",
+    "PERFMON",
+    "SYS_RESOURCE",
+    "SYS_PTRACE",
+    "DAC_READ_SEARCH",
+];
+
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
+    let port = format!("0.0.0.0:{PORT}");
+    let mut command = json!([
+        "tollgate",
+        "node",
+        "--runtime-handler",
+        "tollgate",
+        "--listen",
+        port
+    ]);
+    if installation.detect {
+        security["capabilities"]["add"] = json!(CAPABILITIES);
+        // The API server refuses the opposite beside SYS_ADMIN.
+        security["allowPrivilegeEscalation"] = json!(true);
+        if let Some(words) = command.as_array_mut() {
+            words.push(json!("--detect"));
+        }
+    }
+    let memory = if installation.detect {
+        "512Mi"
+    } else {
+        "128Mi"
+    };
     let mounts = FOLDERS
         .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
     let volumes = FOLDERS.map(|(name, path, _)| {
         json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
     });
-    let pod = json!({
+    let mut pod = json!({
         "serviceAccountName": NODE,
         "priorityClassName": "system-node-critical",
         "tolerations": [{ "operator": "Exists" }],
         "containers": [{
             "name": "agent",
             "image": installation.image,
-            "command": ["tollgate", "node", "--runtime-handler", "tollgate", "--listen", format!("0.0.0.0:{PORT}")],
+            "command": command,
             "env": [from_field("NODE_NAME", "spec.nodeName"), from_field("POD_NAMESPACE", "metadata.namespace")],
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
             "readinessProbe": probe(1),
@@ -124,13 +158,17 @@ fn agents(installation: &Installation) -> Value {
             "livenessProbe": probe(15),
             "resources": {
                 "requests": { "cpu": "10m", "memory": "32Mi" },
-                "limits": { "memory": "128Mi" },
+                "limits": { "memory": memory },
             },
             "securityContext": security,
             "volumeMounts": mounts,
         }],
         "volumes": volumes,
     });
+    if installation.detect {
+        // Processes of the node are known by their pids.
+        pod["hostPID"] = json!(true);
+    }
     json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

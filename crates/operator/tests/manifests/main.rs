@@ -320,7 +320,7 @@ struct Installed {
 }
 
 impl Installed {
-    fn start(programs: &Programs) -> Self {
+    fn start(programs: &Programs, detect: bool) -> Self {
         let folder = tempfile::tempdir().expect("the cluster is as this test made it");
         let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
         let key = [key.serialize_pem(), key.public_key_pem()];
@@ -332,6 +332,7 @@ impl Installed {
         let installation = Installation {
             namespace: NAMESPACE.to_owned(),
             image: "registry.example/tollgate:1".to_owned(),
+            detect,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -368,7 +369,7 @@ macro_rules! programs {
 #[test]
 fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
     let programs = programs!();
-    let installed = Installed::start(&programs);
+    let installed = Installed::start(&programs, true);
     an_agent_writes_its_own_report_alone(&installed.server);
     security::a_stolen_token_of_an_agent_writes_nothing_but_the_report_of_its_node(
         &installed.server,
@@ -379,7 +380,7 @@ fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
 #[test]
 fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
     let programs = programs!();
-    let Installed { server, _folder } = Installed::start(&programs);
+    let Installed { server, _folder } = Installed::start(&programs, false);
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
         "spec": { "target": { "kind": "Deployment", "containers": ["app"], "selector": {
@@ -404,7 +405,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
 #[test]
 fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
     let folder = tempfile::tempdir().expect("the cluster is as this test made it");
-    manifests::write_chart(folder.path(), "registry.example/tollgate:1")
+    manifests::write_chart(folder.path(), "registry.example/tollgate:1", true)
         .expect("the cluster is as this test made it");
     let text = |name: &str| {
         fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it")
@@ -422,6 +423,7 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
     let installation = Installation {
         namespace: "x".to_owned(),
         image: "y".to_owned(),
+        detect: true,
     };
     let all = manifests::all(&installation).len();
     let count = |text: &str| text.matches("---\n").count();

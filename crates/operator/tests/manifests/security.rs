@@ -15,12 +15,21 @@ use super::{Installed, NAMESPACE, key, of, resource, token};
 
 /// What an agent may do besides writing its own report. Every user may ask who it is and what it may, and every service
 /// account may read the bundles of public certificates.
-const ALLOWED: [(&str, &str); 11] = [
+const ALLOWED: [(&str, &str); 19] = [
     ("get", "armorprofiles"),
     ("list", "armorprofiles"),
     ("watch", "armorprofiles"),
     ("get", "varmorpolicies"),
     ("get", "varmorclusterpolicies"),
+    // With detection.
+    ("get", "rulesfiles"),
+    ("list", "rulesfiles"),
+    ("watch", "rulesfiles"),
+    ("get", "configs"),
+    ("list", "configs"),
+    ("watch", "configs"),
+    ("get", "configmaps"),
+    ("get", "nodes"),
     ("create", "selfsubjectaccessreviews"),
     ("create", "selfsubjectrulesreviews"),
     ("create", "selfsubjectreviews"),

@@ -48,6 +48,7 @@ fn show_details(details: &Details) -> Value {
         "host": [details.host_pid, details.host_network, details.host_ipc],
         "pod_labels": details.pod_labels,
         "sandbox_id": details.sandbox_id,
+        "pod_ip": details.pod_ip,
     })
 }
 
@@ -83,6 +84,7 @@ fn read_details(value: &Value) -> Details {
         host_ipc: value["host"][2].as_bool(),
         pod_labels: labels("pod_labels"),
         sandbox_id: text("sandbox_id"),
+        pod_ip: text("pod_ip"),
     }
 }
 

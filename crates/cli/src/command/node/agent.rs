@@ -1,6 +1,6 @@
 //! The agent itself.
 
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -13,11 +13,15 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::Node;
+use super::detect::Detecting;
 
 /// Writer of the agent's fields.
 const MANAGER: &str = "tollgate-node";
 /// Time between two reports without a change. The operator takes a node for silent after two minutes.
 const RENEWAL: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether the agent has ended by itself.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Runs the agent until a signal ends it.
 pub(crate) fn execute(args: Node) -> Outcome {
@@ -38,17 +42,13 @@ pub(crate) fn execute(args: Node) -> Outcome {
             Failure::from_error(Exit::BadInput, &error)
                 .help("outside of a pod, give --kubeconfig, or --server and its files")
         })?;
-    // Before there are threads, so that no signal is lost.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
-        Failure::new(Exit::Internal, format!("cannot handle signals: {error}"))
-            .help("report this as a defect")
-    })?;
+    // Before there are threads: the engine blocks signals, and forks.
+    let detecting = args.detect.then(|| Detecting::start(&args, &name));
     let (stop, stopped) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = signals.forever().next();
-        // An agent that has ended already needs no order.
-        let _ = stop.send(());
-    });
+    match detecting.as_ref().and_then(Detecting::engine) {
+        Some(_) => {}
+        None => end_by_signal(stop.clone())?,
+    }
     let settings = Settings {
         node: name,
         installation,
@@ -61,10 +61,46 @@ pub(crate) fn execute(args: Node) -> Outcome {
         renewal: RENEWAL,
     };
     let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
-    node::run(settings, &client, &stopped, say).map_err(|error| {
+    let detection = detecting.as_ref().map(Detecting::detection);
+    let agent = thread::spawn(move || node::run(settings, detection, &client, &stopped, say));
+    let mut exit = Exit::Ok;
+    if let Some(engine) = detecting.as_ref().and_then(Detecting::engine) {
+        while !agent.is_finished() && !engine.wait(POLL) {
+            if engine.has_ended() {
+                // As the configuration wants it when too many events are lost. Whoever started the agent starts another.
+                terminal::complain("tollgate: the engine has ended, and the agent with it\n");
+                exit = Exit::Failed;
+                break;
+            }
+        }
+        // An agent that has ended already needs no order.
+        let _ = stop.send(());
+    }
+    let ended = agent.join().map_err(|_panic| {
+        Failure::new(Exit::Internal, "the agent has ended by a defect")
+            .help("report the message above")
+    })?;
+    if let Some(detecting) = detecting {
+        detecting.finish();
+    }
+    ended.map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
-    Ok(Exit::Ok)
+    Ok(exit)
+}
+
+/// Ends the agent by a signal, where no engine takes them.
+fn end_by_signal(stop: Sender<()>) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
+        Failure::new(Exit::Internal, format!("cannot handle signals: {error}"))
+            .help("report this as a defect")
+    })?;
+    thread::spawn(move || {
+        let _ = signals.forever().next();
+        // An agent that has ended already needs no order.
+        let _ = stop.send(());
+    });
+    Ok(())
 }
 
 /// The value of an option, or of a variable in its place; `None` if it is empty.

@@ -7,6 +7,7 @@ use clap::Args;
 
 const NODE: &str = "Node options";
 const SERVER: &str = "API server";
+const DETECTION: &str = "Detection";
 const RUNTIME: &str = "Container runtime";
 
 /// `tollgate node`.
@@ -28,6 +29,12 @@ pub(crate) struct Node {
     /// Serve /metrics and /healthz at this address
     #[arg(long, value_name = "IP:PORT", help_heading = NODE)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Watch the node by the engine ebpf, with the Rulesfiles and Configs of the installation's namespace
+    #[arg(long, help_heading = DETECTION)]
+    pub(crate) detect: bool,
+    /// Leave the built-in rules out: load those of Rulesfiles alone
+    #[arg(long, requires = "detect", help_heading = DETECTION)]
+    pub(crate) no_builtin_rules: bool,
     /// NRI socket of the container runtime
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]
     pub(crate) nri_socket: PathBuf,

@@ -3,6 +3,8 @@
 #[cfg(feature = "kubernetes")]
 mod agent;
 pub(crate) mod args;
+#[cfg(feature = "kubernetes")]
+mod detect;
 
 #[cfg(feature = "kubernetes")]
 pub(crate) use agent::execute;

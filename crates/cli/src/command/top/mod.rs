@@ -50,6 +50,7 @@ pub(crate) fn execute(args: &Top) -> Outcome {
 fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
     let places = Places::of_user()?;
     let request = Request {
+        fragments: &[],
         layers: &places.files,
         file: args.sources.config.as_deref(),
         options: &args.sources.settings(),

@@ -1,0 +1,348 @@
+//! A detector in a program that has other work, too, such as the agent of a Kubernetes node. Its rules and settings are texts
+//! that the program gives, and can replace at any time.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use config::rule_files::{Loaded, NoSink};
+use config::{FragmentProblem, Request};
+use diagnostics::failure::Failure;
+use event::EngineKind;
+use outputs::Dispatcher;
+use supervisor::attached::{self, Ends};
+use supervisor::{Services, Source};
+
+use crate::blueprint::{InForce, Origin, blueprint};
+use crate::bundles::said;
+use crate::metrics::Counters;
+use crate::options::{Detection, Interception};
+use crate::reload::Reloader;
+use crate::services::AgentRuntime;
+use crate::settings::{configuration, engine_options};
+
+/// Rules and settings that a program gives to its detector, each text with its name for messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenSources {
+    /// Leaves the built-in rules out.
+    pub without_builtin: bool,
+    /// Rule files, in the order in which they are loaded.
+    pub rules: Vec<(String, String)>,
+    /// Parts of falco.yaml. Each is merged into the ones before: lists are extended, other values replaced.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The sources that a detector reads when it loads its rules.
+#[derive(Debug, Default)]
+pub struct GivenHandle(Mutex<Arc<GivenSources>>);
+
+impl GivenHandle {
+    /// A handle to these sources.
+    #[must_use]
+    pub fn new(sources: GivenSources) -> Self {
+        Self(Mutex::new(Arc::new(sources)))
+    }
+
+    /// The sources.
+    #[must_use]
+    pub fn sources(&self) -> Arc<GivenSources> {
+        Arc::clone(&self.lock())
+    }
+
+    fn replace(&self, sources: Arc<GivenSources>) -> Arc<GivenSources> {
+        std::mem::replace(&mut *self.lock(), sources)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<GivenSources>> {
+        // The value is replaced as a whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A problem with given sources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceProblem {
+    /// Name of the text; `None` if none can be named.
+    pub text: Option<String>,
+    /// The problem, with its place.
+    pub message: String,
+}
+
+/// Settings that no given text may have, and why.
+const REFUSED: [(&str, &str); 5] = [
+    (
+        "rules_files",
+        "rules are given by name, not as files of the node",
+    ),
+    (
+        "rules_file",
+        "rules are given by name, not as files of the node",
+    ),
+    ("config_files", "a given text includes no files of the node"),
+    (
+        "program_output",
+        "a given text starts no program on the node",
+    ),
+    (
+        "watch_config_files",
+        "given texts are followed by themselves",
+    ),
+];
+
+/// Compiles sources without putting them in force.
+///
+/// # Errors
+///
+/// What is wrong with the settings, or else with the rules.
+pub fn check(detection: &Detection, sources: &GivenSources) -> Result<(), Vec<SourceProblem>> {
+    let detection = Detection {
+        given: Some(Arc::new(GivenHandle::new(sources.clone()))),
+        ..detection.clone()
+    };
+    let request = Request {
+        layers: &detection.layers,
+        file: detection.config.as_deref(),
+        fragments: &sources.settings,
+        options: &detection.options,
+        mode: detection.manner,
+    };
+    let problems = request.fragment_problems(&REFUSED);
+    if !problems.is_empty() {
+        return Err(problems.into_iter().map(of_settings).collect());
+    }
+    let whole = |failure: Failure| {
+        vec![SourceProblem {
+            text: None,
+            message: said(&failure),
+        }]
+    };
+    let (config, _) = configuration(&detection, &Interception::default()).map_err(whole)?;
+    let mut loaded = config.rule_sources().load();
+    loaded.select(&config.rules);
+    loaded.compile(&engine_options(&config, None), NoSink);
+    let problems = of_rules(&loaded, sources);
+    match problems.is_empty() {
+        true => loaded.usable().map_err(whole),
+        false => Err(problems),
+    }
+}
+
+fn of_settings(problem: FragmentProblem) -> SourceProblem {
+    SourceProblem {
+        text: problem.fragment,
+        message: problem.message,
+    }
+}
+
+fn of_rules(loaded: &Loaded, sources: &GivenSources) -> Vec<SourceProblem> {
+    let names: BTreeSet<&str> = sources.rules.iter().map(|(name, _)| &**name).collect();
+    let errors = loaded.diagnostics.iter().filter(|one| one.is_error());
+    let problems = errors.map(|error| {
+        let file = &*error.location.file;
+        let help = error.help.as_ref().map(|help| format!(" ({help})"));
+        SourceProblem {
+            text: names.contains(file).then(|| file.to_owned()),
+            message: format!("{error}{}", help.unwrap_or_default()),
+        }
+    });
+    problems.collect()
+}
+
+/// A running detector. Belongs to the thread that has started it.
+pub struct Embedded {
+    runtime: Box<AgentRuntime>,
+    ends: Ends,
+    detector: EmbeddedDetector,
+}
+
+/// What other threads may do with a running detector.
+#[derive(Clone)]
+pub struct EmbeddedDetector {
+    given: Arc<GivenHandle>,
+    detection: Arc<Detection>,
+    reloader: Arc<Reloader>,
+    dispatcher: Dispatcher,
+    counters: Counters,
+}
+
+/// Figures of a detector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Rules in force.
+    pub rules: u64,
+    /// Alerts so far.
+    pub alerts: u64,
+    /// Events that were lost.
+    pub lost: u64,
+}
+
+/// Watches all processes of the host by the engine `ebpf`.
+///
+/// Preconditions: the process has one thread. Afterwards all its signals are blocked; [`Embedded::wait`] takes those that ask
+/// for the end.
+///
+/// # Errors
+///
+/// The sources cannot be used, or the engine does not work here.
+pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded, Failure> {
+    let given = Arc::new(GivenHandle::new(sources));
+    detection.given = Some(Arc::clone(&given));
+    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let made = blueprint(
+        detection.clone(),
+        Interception::default(),
+        EngineKind::Ebpf,
+        in_force,
+        origin,
+        None,
+    )?;
+    let unable = |error: anyhow::Error| {
+        Failure::new(
+            diagnostics::exit::Exit::Unsupported,
+            format!("cannot start watching: {error:#}"),
+        )
+        .help("`tollgate doctor` shows what works here")
+    };
+    let (listening, ends) = attached::begin(Source::Host).map_err(unable)?;
+    let runtime = made.start(listening).map_err(unable)?;
+    let detector = EmbeddedDetector {
+        given,
+        detection: Arc::new(detection),
+        reloader: runtime.reloader(),
+        dispatcher: runtime.dispatcher(),
+        counters: runtime.counters(),
+    };
+    Ok(Embedded {
+        runtime: Box::new(runtime),
+        ends,
+        detector,
+    })
+}
+
+impl Embedded {
+    /// The part for other threads.
+    #[must_use]
+    pub fn detector(&self) -> EmbeddedDetector {
+        self.detector.clone()
+    }
+
+    /// Waits for a signal that asks for the end, at most so long; true if there was one.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        self.ends.wait(limit)
+    }
+
+    /// Returns true if the engine has ended by itself: too many events were lost.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.runtime.has_ended()
+    }
+
+    /// Delivers what is left, and ends.
+    pub fn finish(self) {
+        self.runtime.let_go();
+        self.runtime.finish();
+    }
+}
+
+impl EmbeddedDetector {
+    /// Compiles sources without putting them in force.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`].
+    pub fn check(&self, sources: &GivenSources) -> Result<(), Vec<SourceProblem>> {
+        check(&self.detection, sources)
+    }
+
+    /// Puts sources in force: rules, outputs and servers, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// Why they are not in force; then what was in force before still is.
+    pub fn replace(&self, sources: GivenSources) -> Result<(), String> {
+        let before = self.given.replace(Arc::new(sources));
+        self.reloader.try_reload().map_err(|failure| {
+            self.given.replace(before);
+            said(&failure)
+        })
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        Figures {
+            rules: self.reloader.rule_count(),
+            alerts: self.dispatcher.counters().emitted,
+            lost: (self.counters)().drops,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(name: &str, condition: &str) -> String {
+        format!(
+            "- {{rule: {name}, desc: d, condition: {condition}, output: o, priority: NOTICE}}\n"
+        )
+    }
+
+    fn given(rules: &[(&str, String)], settings: &[(&str, &str)]) -> GivenSources {
+        let owned = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        GivenSources {
+            without_builtin: false,
+            rules: rules.iter().map(|(name, text)| owned(name, text)).collect(),
+            settings: settings
+                .iter()
+                .map(|(name, text)| owned(name, text))
+                .collect(),
+        }
+    }
+
+    fn problems(sources: &GivenSources) -> Vec<SourceProblem> {
+        check(&Detection::default(), sources)
+            .err()
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn given_rules_use_macros_of_the_builtin_ones_unless_these_are_left_out() {
+        let mut sources = given(&[("one", rule("One", "spawned_process"))], &[]);
+        assert_eq!(problems(&sources), []);
+        sources.without_builtin = true;
+        let problems = problems(&sources);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].text.as_deref(), Some("one"));
+        assert!(
+            problems[0].message.contains("spawned_process"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn each_problem_names_its_text() {
+        let good = ("good", rule("Good", "evt.type = open"));
+        let bad = ("bad", rule("Bad", "evt.typo = open"));
+        let found = problems(&given(&[good.clone(), bad], &[]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].text.as_deref(), Some("bad"));
+        for (settings, expected) in [
+            ("json_output: perhaps\n", "s:1:14"),
+            (
+                "program_output: {enabled: true, program: id}\n",
+                "starts no program on the node",
+            ),
+            ("outputs: {rte: 1}\n", "unknown key `outputs.rte`"),
+        ] {
+            let found = problems(&given(
+                std::slice::from_ref(&good),
+                &[("base", "json_output: true\n"), ("s", settings)],
+            ));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].text.as_deref(), Some("s"), "{found:?}");
+            assert!(found[0].message.contains(expected), "{found:?}");
+        }
+    }
+}

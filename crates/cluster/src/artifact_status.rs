@@ -1,0 +1,221 @@
+//! Status of Rulesfiles and Configs, from what nodes report.
+
+use std::collections::BTreeMap;
+
+use kinds::artifact::{ArtifactStatus, Config, Rulesfile};
+use kinds::crd::Definition;
+use kinds::{Condition, ConditionStatus, LabelSelector, NodeArtifact, ObjectKey};
+use serde_json::Value;
+
+use crate::artifacts::{ArtifactId, ArtifactKind};
+use crate::node::Detecting;
+use crate::{Cluster, ObjectKind};
+
+/// Maximum number of reasons in a condition: an object has to stay small however many nodes fail.
+const MAX_REASONS: usize = 3;
+
+/// A Rulesfile or Config as the API server has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StoredArtifact {
+    generation: i64,
+    /// For which nodes it is, and whether it refers to a ConfigMap; or why it cannot be read.
+    spec: Result<(Option<LabelSelector>, bool), String>,
+    status: Option<ArtifactStatus>,
+}
+
+impl StoredArtifact {
+    /// Reads an object of a kind.
+    pub(crate) fn read(kind: ArtifactKind, mut object: Value) -> (ArtifactId, Self) {
+        let metadata = &object["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let id = ArtifactId {
+            kind,
+            key: ObjectKey {
+                namespace: text("namespace"),
+                name: text("name"),
+            },
+        };
+        let generation = metadata["generation"].as_i64().unwrap_or_default();
+        let status = serde_json::from_value(object["status"].clone()).ok();
+        let definition = Definition::of_kind(kind.name()).expect("the kind is in the table");
+        object["kind"] = definition.kind.into();
+        object["apiVersion"] = definition.api_version().into();
+        if object["spec"].is_null() {
+            object["spec"] = Value::Object(serde_json::Map::new());
+        }
+        let spec = match kind {
+            ArtifactKind::Rulesfile => serde_json::from_value(object)
+                .map(|one: Rulesfile| (one.spec.selector, one.spec.config_map_ref.is_some())),
+            ArtifactKind::Config => serde_json::from_value(object)
+                .map(|one: Config| (one.spec.selector, one.spec.config_map_ref.is_some())),
+        };
+        let stored = Self {
+            generation,
+            spec: spec.map_err(|error| error.to_string()),
+            status,
+        };
+        (id, stored)
+    }
+}
+
+/// What all nodes say of an object.
+#[derive(Debug, Default)]
+struct Sum {
+    nodes: u64,
+    programmed: u64,
+    /// Messages of nodes on which it is not in force, with their numbers.
+    failed: BTreeMap<String, u64>,
+    /// Of these, for lack of a ConfigMap.
+    unresolved: BTreeMap<String, u64>,
+    /// Why it is not known of nodes, with their numbers.
+    unknown: BTreeMap<String, u64>,
+}
+
+impl Cluster {
+    /// The status of a Rulesfile or Config, without times: [`keep_condition_times`](crate::keep_condition_times) adds them.
+    /// `None` if there is no such object.
+    #[must_use]
+    pub fn artifact_status(&self, id: &ArtifactId) -> Option<ArtifactStatus> {
+        let stored = self.artifacts.get(id)?;
+        let status = |conditions| ArtifactStatus {
+            conditions,
+            observed_generation: Some(stored.generation),
+        };
+        let (selector, has_reference) = match &stored.spec {
+            Ok(spec) => spec,
+            Err(problem) => {
+                let message = format!("the object cannot be read: {problem}");
+                let reason = (ConditionStatus::False, "ProgramFailed", message);
+                return Some(status(vec![condition("Programmed", reason)]));
+            }
+        };
+        let sum = self.sum_of_artifact(id, stored.generation, selector.as_ref());
+        let mut conditions = vec![condition("Programmed", sum.programmed())];
+        if *has_reference {
+            conditions.push(condition("ResolvedRefs", sum.resolved()));
+        }
+        Some(status(conditions))
+    }
+
+    /// The status that the API server has of a Rulesfile or Config.
+    #[must_use]
+    pub fn stored_artifact_status(&self, id: &ArtifactId) -> Option<&ArtifactStatus> {
+        self.artifacts.get(id)?.status.as_ref()
+    }
+
+    fn sum_of_artifact(
+        &self,
+        id: &ArtifactId,
+        generation: i64,
+        selector: Option<&LabelSelector>,
+    ) -> Sum {
+        let mut sum = Sum::default();
+        for kind in [ObjectKind::Nodes, ObjectKind::Reports] {
+            if !self.synced.contains(&kind) {
+                sum.nodes += 1;
+                sum.unknown
+                    .insert(format!("not all {kind:?} are known yet"), 1);
+                return sum;
+            }
+        }
+        for (labels, detecting) in self.nodes.detecting() {
+            if selector.is_none_or(|selector| selector.matches(labels)) {
+                sum.add(id, generation, &detecting);
+            }
+        }
+        sum
+    }
+}
+
+impl Sum {
+    fn add(&mut self, id: &ArtifactId, generation: i64, detecting: &Detecting<'_>) {
+        self.nodes += 1;
+        let state = match detecting {
+            Detecting::Unknown(cause) => return count(&mut self.unknown, cause),
+            Detecting::Off => return count(&mut self.failed, "the agent does not detect"),
+            Detecting::Known(state) if !state.running => {
+                let message = format!("no engine watches the node: {}", state.reason);
+                return count(&mut self.failed, &message);
+            }
+            Detecting::Known(state) => state,
+        };
+        let is_it = |one: &&NodeArtifact| {
+            one.kind == id.kind.name()
+                && one.namespace == id.key.namespace
+                && one.name == id.key.name
+        };
+        match state.artifacts.iter().find(is_it) {
+            Some(one) if one.generation != generation => {
+                count(&mut self.unknown, "the agent has not seen this version yet");
+            }
+            None => count(&mut self.unknown, "the agent has not seen the object yet"),
+            Some(one) if one.programmed => self.programmed += 1,
+            Some(one) if one.reason == "ReferenceResolutionFailed" => {
+                count(&mut self.unresolved, &one.message);
+                count(&mut self.failed, &one.message);
+            }
+            Some(one) => count(&mut self.failed, &one.message),
+        }
+    }
+
+    fn programmed(&self) -> (ConditionStatus, &'static str, String) {
+        let nodes = self.nodes;
+        if !self.failed.is_empty() {
+            let reason = match self.unresolved.is_empty() {
+                true => "ProgramFailed",
+                false => "ReferenceResolutionFailed",
+            };
+            return (ConditionStatus::False, reason, self.said(&self.failed));
+        }
+        if !self.unknown.is_empty() {
+            return (
+                ConditionStatus::Unknown,
+                "Pending",
+                self.said(&self.unknown),
+            );
+        }
+        if nodes == 0 {
+            let message = "the selector is for no node".to_owned();
+            return (ConditionStatus::Unknown, "Pending", message);
+        }
+        let message = format!("in force on {} of {nodes} nodes", self.programmed);
+        (ConditionStatus::True, "Programmed", message)
+    }
+
+    fn resolved(&self) -> (ConditionStatus, &'static str, String) {
+        if !self.unresolved.is_empty() {
+            let message = self.said(&self.unresolved);
+            return (ConditionStatus::False, "ReferenceResolutionFailed", message);
+        }
+        if !self.unknown.is_empty() || self.nodes == 0 {
+            let message = "not all nodes have read the ConfigMap".to_owned();
+            return (ConditionStatus::Unknown, "Pending", message);
+        }
+        let message = "the ConfigMap is read".to_owned();
+        (ConditionStatus::True, "ReferenceResolved", message)
+    }
+
+    /// The most frequent reasons, with the numbers of nodes.
+    fn said(&self, reasons: &BTreeMap<String, u64>) -> String {
+        let mut sorted: Vec<_> = reasons.iter().collect();
+        sorted
+            .sort_by(|(one, of_one), (other, of_other)| of_other.cmp(of_one).then(one.cmp(other)));
+        let said = sorted.iter().take(MAX_REASONS);
+        let said = said.map(|(reason, count)| format!("{count} of {} nodes: {reason}", self.nodes));
+        said.collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
+    *reasons.entry(reason.to_owned()).or_default() += 1;
+}
+
+fn condition(kind: &str, (status, reason, message): (ConditionStatus, &str, String)) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: None,
+    }
+}
