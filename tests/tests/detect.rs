@@ -255,8 +255,11 @@ fn rules_reach_a_node_and_alerts_name_the_pod_from_its_first_program_on() {
     let alert = node.alert("Second");
     assert_eq!(alert["output_fields"]["k8s.pod.name"], "web-7d9c5b-x2x");
     assert_eq!(node.alerts("First").len(), 2, "the old rule is gone");
+    wrong_objects_change_nothing(&node, &group);
+}
 
-    // A wrong version reports, keeps the old rules, and takes nothing from another object.
+/// A wrong version reports, keeps the old rules, and takes nothing from another object.
+fn wrong_objects_change_nothing(node: &Node, group: &Group) {
     let wrong = json!([{ "rule": "Third", "desc": "d", "condition": "evt.typo = execve", "output": "o", "priority": "NOTICE" }]);
     node.put(RULESFILES, "marks", json!({ "inlineRules": wrong }));
     node.rule("more", "More", "mark-more");
@@ -271,10 +274,10 @@ fn rules_reach_a_node_and_alerts_name_the_pod_from_its_first_program_on() {
         "{state:#}"
     );
     node.reported("more", 1, true);
-    run(&group, "mark-more");
+    run(group, "mark-more");
     node.alert("More");
     let before = node.alerts("Second").len();
-    run(&group, "mark-two");
+    run(group, "mark-two");
     until(|| {
         match node.alerts("Second").len() > before {
             true => Ok(()),

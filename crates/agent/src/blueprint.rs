@@ -21,7 +21,7 @@ use crate::bundles::{BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
-use crate::recording::Recordings;
+use crate::recording::{Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
@@ -105,8 +105,7 @@ pub(super) fn blueprint(
     let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
-    let options = record_options(&detection);
-    let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
+    let (recordings, unstarted) = recordings(&detection, &config, is_resumed)?;
     let recorder = recordings.recorder();
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
@@ -164,6 +163,16 @@ fn prepared_outputs(
 ) -> Result<Prepared, Failure> {
     let channel = servers::channel(config, &servers.alerts());
     outputs(config, detection.quiet, channel)
+}
+
+/// Opens the recordings.
+fn recordings(
+    detection: &Detection,
+    config: &Config,
+    is_resumed: bool,
+) -> Result<(Recordings, Vec<UnstartedRecording>), Failure> {
+    let options = record_options(detection);
+    Recordings::open(options.as_ref(), &config.capture, is_resumed)
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.

@@ -2,7 +2,7 @@
 //! that the program gives, and can replace at any time.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::rule_files::{Loaded, NoSink};
@@ -15,49 +15,13 @@ use supervisor::{Services, Source};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::bundles::said;
+use crate::given::GivenHandle;
+pub use crate::given::GivenSources;
 use crate::metrics::Counters;
 use crate::options::{Detection, Interception};
 use crate::reload::Reloader;
 use crate::services::AgentRuntime;
 use crate::settings::{configuration, engine_options};
-
-/// Rules and settings that a program gives to its detector, each text with its name for messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GivenSources {
-    /// Leaves the built-in rules out.
-    pub without_builtin: bool,
-    /// Rule files, in the order in which they are loaded.
-    pub rules: Vec<(String, String)>,
-    /// Parts of falco.yaml. Each is merged into the ones before: lists are extended, other values replaced.
-    pub settings: Vec<(String, String)>,
-}
-
-/// The sources that a detector reads when it loads its rules.
-#[derive(Debug, Default)]
-pub struct GivenHandle(Mutex<Arc<GivenSources>>);
-
-impl GivenHandle {
-    /// A handle to these sources.
-    #[must_use]
-    pub fn new(sources: GivenSources) -> Self {
-        Self(Mutex::new(Arc::new(sources)))
-    }
-
-    /// The sources.
-    #[must_use]
-    pub fn sources(&self) -> Arc<GivenSources> {
-        Arc::clone(&self.lock())
-    }
-
-    fn replace(&self, sources: Arc<GivenSources>) -> Arc<GivenSources> {
-        std::mem::replace(&mut *self.lock(), sources)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arc<GivenSources>> {
-        // The value is replaced as a whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A problem with given sources.
 #[derive(Clone, Debug, PartialEq, Eq)]

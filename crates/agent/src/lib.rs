@@ -20,6 +20,7 @@ mod engines;
 mod failure;
 mod filter_cache;
 mod first;
+pub mod given;
 pub mod guard;
 mod host;
 mod identity;

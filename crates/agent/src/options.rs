@@ -10,7 +10,7 @@ use event::EngineKind;
 use outputs::{StandardStream, StdoutOutput, StreamFormat, StreamTarget};
 use serde::{Deserialize, Serialize};
 
-use crate::embedded::GivenHandle;
+use crate::given::GivenHandle;
 use crate::learn::Learner;
 use crate::spec::{optional_path, paths};
 

@@ -113,6 +113,16 @@ const CAPABILITIES: [&str; 6] = [
     "DAC_READ_SEARCH",
 ];
 
+/// Lets an agent watch its node.
+fn let_watch(security: &mut Value, command: &mut Value) {
+    security["capabilities"]["add"] = json!(CAPABILITIES);
+    // The API server refuses the opposite beside SYS_ADMIN.
+    security["allowPrivilegeEscalation"] = json!(true);
+    if let Some(words) = command.as_array_mut() {
+        words.push(json!("--detect"));
+    }
+}
+
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
@@ -126,12 +136,7 @@ fn agents(installation: &Installation) -> Value {
         port
     ]);
     if installation.detect {
-        security["capabilities"]["add"] = json!(CAPABILITIES);
-        // The API server refuses the opposite beside SYS_ADMIN.
-        security["allowPrivilegeEscalation"] = json!(true);
-        if let Some(words) = command.as_array_mut() {
-            words.push(json!("--detect"));
-        }
+        let_watch(&mut security, &mut command);
     }
     let memory = if installation.detect {
         "512Mi"

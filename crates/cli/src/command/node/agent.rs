@@ -4,6 +4,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
 
+use agent::embedded::Embedded;
 use apiserver::{Access, AccessError, Client};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -65,14 +66,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
     let agent = thread::spawn(move || node::run(settings, detection, &client, &stopped, say));
     let mut exit = Exit::Ok;
     if let Some(engine) = detecting.as_ref().and_then(Detecting::engine) {
-        while !agent.is_finished() && !engine.wait(POLL) {
-            if engine.has_ended() {
-                // As the configuration wants it when too many events are lost. Whoever started the agent starts another.
-                terminal::complain("tollgate: the engine has ended, and the agent with it\n");
-                exit = Exit::Failed;
-                break;
-            }
-        }
+        exit = watch(engine, || agent.is_finished());
         // An agent that has ended already needs no order.
         let _ = stop.send(());
     }
@@ -87,6 +81,18 @@ pub(crate) fn execute(args: Node) -> Outcome {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
     Ok(exit)
+}
+
+/// Waits for a signal, or for the end of the agent or of the engine.
+fn watch(engine: &Embedded, is_agent_finished: impl Fn() -> bool) -> Exit {
+    while !is_agent_finished() && !engine.wait(POLL) {
+        if engine.has_ended() {
+            // As the configuration wants it when too many events are lost. Whoever started the agent starts another.
+            terminal::complain("tollgate: the engine has ended, and the agent with it\n");
+            return Exit::Failed;
+        }
+    }
+    Exit::Ok
 }
 
 /// Ends the agent by a signal, where no engine takes them.
