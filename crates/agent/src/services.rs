@@ -240,10 +240,7 @@ impl AgentConfig {
         let refused = std::mem::take(&mut self.rules.refused);
         let reported = self.reported(rule_count, refused.len());
         let lasting = self.lasting();
-        if matches!(listening.source, Source::Containers(_)) {
-            // This agent has no container of its own.
-            self.resident.later = None;
-        }
+        self.forget_container(&listening.source);
         let request = Request {
             common: self.common(&dispatcher, &drops)?,
             listening,
@@ -320,6 +317,13 @@ impl AgentConfig {
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
         })
+    }
+
+    /// Drops what belongs to a container, if this agent has none of its own.
+    fn forget_container(&mut self, source: &Source) {
+        if matches!(source, Source::Containers(_)) {
+            self.resident.later = None;
+        }
     }
 
     fn summary(&self, is_resumed: bool) -> Option<Summary> {

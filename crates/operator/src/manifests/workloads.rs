@@ -138,11 +138,7 @@ fn agents(installation: &Installation) -> Value {
     if installation.detect {
         let_watch(&mut security, &mut command);
     }
-    let memory = if installation.detect {
-        "512Mi"
-    } else {
-        "128Mi"
-    };
+    let memory = ["128Mi", "512Mi"][usize::from(installation.detect)];
     let mounts = FOLDERS
         .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
     let volumes = FOLDERS.map(|(name, path, _)| {
