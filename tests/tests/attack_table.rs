@@ -485,6 +485,16 @@ fn table(engine: (&'static str, Engine)) {
     compare(engine.0, &lines);
 }
 
+/// Ways that fail on some machines: where processors have protection keys, nothing can be read from a page that can only
+/// be executed, and the kernel does not find the path either.
+const OF_SOME_MACHINES: [&str; 1] = ["m_exec_only"];
+
+/// Whether a line is that of a way that fails everywhere on this machine.
+fn is_impossible(line: &str) -> bool {
+    let is_of = |way: &&str| line.contains(&format!("`{way}`"));
+    OF_SOME_MACHINES.iter().any(|way| is_of(&way)) && line.ends_with("| - | - | - | - |")
+}
+
 /// Compares the lines of an engine with those of the document, or writes them.
 fn compare(engine: &str, lines: &str) {
     let file = repository().join("docs/reference/attacks.md");
@@ -512,7 +522,7 @@ fn compare(engine: &str, lines: &str) {
     let differences: Vec<_> = part
         .lines()
         .zip(text[from..to].lines())
-        .filter(|(is, was)| is != was)
+        .filter(|(is, was)| is != was && !is_impossible(is))
         .map(|(is, was)| format!("is      {is}\nwas     {was}"))
         .collect();
     assert!(
