@@ -10,9 +10,9 @@ use crate::outcome::{NOT_TAKEN, TAKEN};
 use crate::testing::{alert, alert_of};
 
 /// Passes alerts on.
-struct Tell(Sender<Alert>);
+struct Reporting(Sender<Alert>);
 
-impl Channel for Tell {
+impl Channel for Reporting {
     fn name(&self) -> &str {
         "test"
     }
@@ -46,7 +46,7 @@ fn responder(rules: &str, accepted: &[&str]) -> (Responder, Receiver<Alert>) {
     };
     let (sender, reports) = channel();
     let settings_of_outputs = outputs::Settings::new("box".into(), Arc::new(|_: &str| {}));
-    let dispatcher = Dispatcher::prepare(settings_of_outputs, vec![Box::new(Tell(sender))]);
+    let dispatcher = Dispatcher::prepare(settings_of_outputs, vec![Box::new(Reporting(sender))]);
     let prepared = Prepared::new(loaded.responses, settings).unwrap();
     let responder = prepared.start(dispatcher.start().unwrap()).unwrap();
     (responder, reports)
