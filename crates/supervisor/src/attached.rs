@@ -113,11 +113,7 @@ mod tests {
     #[test]
     fn a_watch_raises_its_limit_of_descriptors() {
         if std::env::var_os(LIMITED).is_some() {
-            begin(Source::Nothing).unwrap();
-            let limit = sys::resource::limit(0, abi::constant::RLIMIT_NOFILE.u32()).unwrap();
-            assert!(limit.soft > 64, "{limit:?}");
-            assert_eq!(limit.soft, limit.hard);
-            return;
+            return begin_with_a_low_limit();
         }
         // The limit and the signals are those of a whole process, in which other tests run.
         let mut again = Command::new("sh");
@@ -128,5 +124,12 @@ mod tests {
         let printed = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{printed}");
         assert!(printed.contains("1 passed"), "{printed}");
+    }
+
+    fn begin_with_a_low_limit() {
+        begin(Source::Nothing).unwrap();
+        let limit = sys::resource::limit(0, abi::constant::RLIMIT_NOFILE.u32()).unwrap();
+        assert!(limit.soft > 64, "{limit:?}");
+        assert_eq!(limit.soft, limit.hard);
     }
 }
