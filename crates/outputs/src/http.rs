@@ -97,6 +97,13 @@ impl HttpChannel {
         })
     }
 
+    /// Changes the time for which a server that refuses connections is waited for, which is 10 seconds otherwise.
+    #[must_use]
+    pub fn waiting_at_most(mut self, limit: Duration) -> Self {
+        self.outage = Outage::of_at_most(limit);
+        self
+    }
+
     /// Sends a text, which the header `Content-Type` describes as the options say, and waits for the answer.
     ///
     /// # Errors

@@ -20,6 +20,28 @@ pub(crate) struct Bound {
     pidfd: OwnedFd,
 }
 
+/// What a bound process is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Now {
+    /// It was not reaped yet; what `/proc/PID/stat` says.
+    Is(ProcessStat),
+    /// It was reaped.
+    Reaped,
+    /// Its state cannot be read, for example because this process has no descriptor left.
+    Unknown,
+}
+
+impl Now {
+    /// Returns true if it is certain that the process runs no more, also if nobody has reaped it yet.
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Self::Is(stat) => has_ended(stat),
+            Self::Reaped => true,
+            Self::Unknown => false,
+        }
+    }
+}
+
 /// Why a process is not bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotBound {
@@ -66,23 +88,30 @@ impl Bound {
 
     /// Returns true if the process was not reaped yet, so that its pid is still its own.
     pub(crate) fn is_unreaped(&self) -> bool {
-        // EPERM: it is there, and belongs to another user.
+        // EPERM: it is there, and belongs to another user. Only ESRCH proves that it is not there.
         match pidfd::send_signal(self.pidfd.as_fd(), 0) {
             Ok(()) => true,
-            Err(error) => error.errno() == EPERM,
+            Err(error) => error.errno() != ESRCH,
         }
     }
 
-    /// Reads the state again; `None` once the process was reaped.
-    pub(crate) fn now(&self, proc: &Proc) -> Option<ProcessStat> {
-        let stat = proc.stat(self.pid.0).ok()?;
-        self.is_unreaped().then_some(stat)
+    /// Reads the state again.
+    pub(crate) fn now(&self, proc: &Proc) -> Now {
+        let stat = proc.stat(self.pid.0);
+        match (self.is_unreaped(), stat) {
+            (false, _) => Now::Reaped,
+            (true, Ok(stat)) => Now::Is(stat),
+            (true, Err(_)) => Now::Unknown,
+        }
     }
 
     /// Returns true if every thread is stopped or has ended, or the process was reaped: it runs no more code of its own.
+    /// What cannot be read is not at rest.
     pub(crate) fn is_at_rest(&self, proc: &Proc) -> bool {
-        let Some(stat) = self.now(proc) else {
-            return true;
+        let stat = match self.now(proc) {
+            Now::Is(stat) => stat,
+            Now::Reaped => return true,
+            Now::Unknown => return false,
         };
         let rests = |stat: &ProcessStat| b"TtZX".contains(&stat.state);
         if stat.stat.threads <= 1 {
@@ -101,8 +130,8 @@ impl Bound {
     /// Returns a thread that has a program: that of the process if its first thread has ended.
     pub(crate) fn live_thread(&self, proc: &Proc) -> i32 {
         let own = self.pid.0;
-        let is_headless = |stat: ProcessStat| stat.state == b'Z' && !has_ended(&stat);
-        if !self.now(proc).is_some_and(is_headless) {
+        let is_headless = |stat: &ProcessStat| stat.state == b'Z' && !has_ended(stat);
+        if !matches!(self.now(proc), Now::Is(stat) if is_headless(&stat)) {
             return own;
         }
         let lives = |thread: &i32| {
@@ -149,7 +178,6 @@ pub(crate) fn has_ended(stat: &ProcessStat) -> bool {
     b"ZX".contains(&stat.state) && stat.stat.threads <= 1
 }
 
-const EPERM: i32 = 1;
 const ESRCH: i32 = 3;
 const EINVAL: i32 = 22;
 
@@ -179,7 +207,7 @@ mod tests {
         assert_eq!(bound.signal(SIGKILL), Ok(true));
         child.wait().unwrap();
         assert_eq!(bound.signal(SIGKILL), Ok(false));
-        assert_eq!(bound.now(&proc), None);
+        assert_eq!(bound.now(&proc), Now::Reaped);
         assert_eq!(
             Bound::of_alert(&proc, pid, start).unwrap_err(),
             NotBound::Gone

@@ -1,13 +1,16 @@
 //! Processes that no action may hit.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use event::Pid;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
-use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Statx, StatxFlags};
+use rustix::io::Errno;
 
-use crate::bound::{Bound, has_ended};
+use crate::bound::Bound;
+use crate::scripts::Scripts;
 
 /// Programs that keep a host or its containers running, by the name of their file. Only a rule that names one with
 /// `allow_protected` may hit it.
@@ -47,6 +50,19 @@ pub const PROTECTED: &[&str] = &[
     "tollgate-operator",
 ];
 
+/// Those of [`PROTECTED`] that run under an account of their own. All others are protected only while root runs them:
+/// anybody can run the host's `sshd` with code of his own in it (`LD_PRELOAD`).
+const WITH_ACCOUNT: &[&str] = &[
+    "dbus-broker",
+    "dbus-daemon",
+    "polkitd",
+    "systemd-networkd",
+    "systemd-resolved",
+    "systemd-timesyncd",
+];
+/// Accounts of the system have lower user ids; people have this one or a higher one.
+const FIRST_PERSON: u32 = 1000;
+
 /// Why an action must not hit a process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
@@ -75,6 +91,10 @@ struct Facts {
     pid: Pid,
     parent: Pid,
     is_own: bool,
+    /// It may be a process of this program that runs without root; see [`Guard::is_kin`].
+    is_kin: bool,
+    /// Real user id, which only root can change. `None` if it is not known.
+    uid: Option<u32>,
     program: Program,
 }
 
@@ -95,10 +115,14 @@ enum Program {
 #[derive(Debug)]
 pub(crate) struct Guard {
     own: Pid,
+    /// Real user id of this process.
+    uid: u32,
     /// Device and inode of this program.
     program: Option<FileId>,
     /// Orphans of the workload become children of the agent, so that a child is not one of its own programs.
     adopts: bool,
+    /// Scripts, which are own programs wherever they are.
+    pub(crate) scripts: Scripts,
 }
 
 /// Major and minor number of the device, and inode.
@@ -110,9 +134,11 @@ impl Guard {
         let own = Pid(i32::try_from(std::process::id()).expect("the kernel's pids are positive"));
         Self {
             own,
+            uid: rustix::process::getuid().as_raw(),
             program: proc.stat_link(own.0, "exe").ok().map(|file| id(&file)),
-            // If that is unknown, children may be orphans of the workload; scripts have other ways to be known.
+            // If that is unknown, children may be orphans of the workload.
             adopts: rustix::process::child_subreaper().map_or(true, |is_one| is_one.is_some()),
+            scripts: Scripts::default(),
         }
     }
 
@@ -137,16 +163,56 @@ impl Guard {
         let thread = target.live_thread(proc);
         let file = proc.stat_link(thread, "exe");
         let is_started = !self.adopts && stat.ppid == self.own && stat.pgid == pid.0;
-        let is_same = |file: &Statx| self.program == Some(id(file));
-        let is_own = pid == self.own || is_started || file.as_ref().is_ok_and(is_same);
+        let uid = proc
+            .status(thread)
+            .ok()
+            .map(|status| status.status.real_uid);
+        let is_kin = uid.is_none_or(|uid| uid == self.uid) && self.is_kin(proc, pid, stat.ppid);
+        let is_same = |file: &Statx| self.program == Some(id(file)) && is_ours(uid, is_kin);
+        let is_own = pid == self.own
+            || is_started
+            || file.as_ref().is_ok_and(is_same)
+            || self.scripts.include(proc, pid, stat.ppid);
         Facts {
             pid,
             parent: stat.ppid,
             is_own,
+            is_kin,
+            uid,
             program: program(proc, target, thread, file),
         }
     }
+
+    /// Returns true for an ancestor of this process, a child of it, and a child of its parent: where the other processes
+    /// of this program are. Unknown is true.
+    fn is_kin(&self, proc: &Proc, pid: Pid, parent: Pid) -> bool {
+        if parent == self.own {
+            return true;
+        }
+        let mut ancestor = self.own;
+        for generation in 0..MOST_ANCESTORS {
+            match proc.stat(ancestor.0) {
+                Ok(stat) if stat.stat.ppid.0 <= 1 => return false,
+                Ok(stat) => ancestor = stat.stat.ppid,
+                // It has ended meanwhile, or cannot be read.
+                Err(_) => return true,
+            }
+            if pid == ancestor || generation == 0 && parent == ancestor {
+                return true;
+            }
+        }
+        false
+    }
 }
+
+/// Returns true if a process that runs this program's file can be ours. Anybody can run it with code of his own in it.
+fn is_ours(uid: Option<u32>, is_kin: bool) -> bool {
+    is_kin || uid.is_none_or(|uid| uid == ROOT)
+}
+
+const ROOT: u32 = 0;
+/// Ancestors that are looked at. Those of this program are the nearest.
+const MOST_ANCESTORS: usize = 8;
 
 fn id(file: &Statx) -> FileId {
     (file.stx_dev_major, file.stx_dev_minor, file.stx_ino)
@@ -162,12 +228,12 @@ fn program(proc: &Proc, target: &Bound, thread: i32, file: Result<Statx, ProcErr
             let path = Path::new(std::ffi::OsStr::from_bytes(path));
             let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
             Program::File {
-                is_of_host: is_of_host(path, &file),
+                is_of_host: is_of_host(proc, path, &file),
                 name,
             }
         }
         (Err(ProcError::Gone { .. }), _) | (_, Err(ProcError::Gone { .. })) => Program::None {
-            has_ended: target.now(proc).is_none_or(|stat| has_ended(&stat)),
+            has_ended: target.now(proc).has_ended(),
         },
         (Err(ProcError::Denied { .. }), _) | (_, Err(ProcError::Denied { .. })) => {
             match proc.comm(thread) {
@@ -181,20 +247,37 @@ fn program(proc: &Proc, target: &Bound, thread: i32, file: Result<Statx, ProcErr
     }
 }
 
-/// Returns true unless it is certain that the file is not the host's: only root can have written it, and it is on the
-/// file system that the host's first process finds at its path. A container's `sshd` is on another one.
-fn is_of_host(path: &Path, file: &Statx) -> bool {
+/// Returns true unless it is certain that the file is not the host's: only root can have written it, and the host's first
+/// process finds the same file at its path. A container's `sshd` is another file, and so is one that a user has mounted
+/// over the host's in a mount namespace of his own.
+fn is_of_host(proc: &Proc, path: &Path, file: &Statx) -> bool {
     const WRITABLE_BY_OTHERS: u16 = 0o022;
-    if file.stx_uid != 0 || file.stx_mode & WRITABLE_BY_OTHERS != 0 {
-        return false;
-    }
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let folder = Path::new("/proc/1/root").join(folder.strip_prefix("/").unwrap_or(folder));
-    match rustix::fs::statx(CWD, &folder, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) {
-        Ok(host) => {
-            (host.stx_dev_major, host.stx_dev_minor) == (file.stx_dev_major, file.stx_dev_minor)
+    let is_roots = file.stx_uid == ROOT && file.stx_mode & WRITABLE_BY_OTHERS == 0;
+    is_roots && is_found(proc.as_fd(), Path::new("1/root"), path, file)
+}
+
+/// Returns true unless it is certain that another file than this one, or none, is at this path below a root.
+fn is_found(folder: BorrowedFd<'_>, root: &Path, path: &Path, file: &Statx) -> bool {
+    let look = |path: &Path| {
+        let path = root.join(path.strip_prefix("/").unwrap_or(path));
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::statx(folder, &path, flags, StatxFlags::BASIC_STATS)
+    };
+    // A program that was upgraded while it runs has no name any more. All that is left of it is its file system.
+    let has_name = file.stx_nlink > 0;
+    let found = match has_name {
+        true => look(path),
+        false => look(path.parent().unwrap_or(Path::new("/"))),
+    };
+    match found {
+        Ok(found) if has_name => id(&found) == id(file),
+        Ok(found) => {
+            (found.stx_dev_major, found.stx_dev_minor) == (file.stx_dev_major, file.stx_dev_minor)
         }
-        Err(error) => error != rustix::io::Errno::NOENT,
+        // The path of a running program has no link, and each folder of it is one. Where the host has something else, it
+        // does not have the file.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => false,
+        Err(_) => true,
     }
 }
 
@@ -220,12 +303,25 @@ fn decide(facts: &Facts, allowed: &[String]) -> Result<(), Refusal> {
         Program::Unknown(why) => return Err(Refusal::Unknown(why.clone())),
     };
     match protected {
+        Some(name) if !has_account(name, facts) => Ok(()),
         Some(name) if !allowed.iter().any(|allowed| allowed == name) => {
             Err(Refusal::Protected(name))
         }
         _ => Ok(()),
     }
 }
+
+/// Returns true if a process runs under an account that a protected program runs under, or if that is not known.
+fn has_account(name: &str, facts: &Facts) -> bool {
+    match facts.uid {
+        None | Some(ROOT) => true,
+        Some(uid) if uid < FIRST_PERSON && WITH_ACCOUNT.contains(&name) => true,
+        Some(_) => facts.is_kin && name == OWN_NAME,
+    }
+}
+
+/// Name of this program's file.
+const OWN_NAME: &str = "tollgate";
 
 /// The process whose children are the kernel's threads.
 const KTHREADD: Pid = Pid(2);
@@ -235,117 +331,4 @@ fn find(is_it: impl Fn(&str) -> bool) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    fn facts(name: &str) -> Facts {
-        Facts {
-            pid: Pid(700),
-            parent: Pid(600),
-            is_own: false,
-            program: Program::File {
-                name: name.into(),
-                is_of_host: true,
-            },
-        }
-    }
-
-    #[test]
-    fn each_protected_program_is_refused_unless_it_is_named() {
-        for name in PROTECTED {
-            let facts = facts(name);
-            assert_eq!(decide(&facts, &[]), Err(Refusal::Protected(name)));
-            let allowed = [(*name).to_owned()];
-            assert_eq!(decide(&facts, &allowed), Ok(()), "{name}");
-            let other = ["kubelet-other".to_owned()];
-            assert_eq!(decide(&facts, &other), Err(Refusal::Protected(name)));
-            let hidden = Facts {
-                program: Program::Hidden {
-                    comm: name.bytes().take(15).collect(),
-                },
-                ..facts
-            };
-            assert!(
-                matches!(decide(&hidden, &[]), Err(Refusal::Protected(_))),
-                "{name}"
-            );
-            assert!(Refusal::Protected(name).to_string().contains(name));
-        }
-        assert_eq!(decide(&facts("cat"), &[]), Ok(()));
-        let mut sorted = PROTECTED.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        assert_eq!(sorted, PROTECTED);
-    }
-
-    #[test]
-    fn a_file_of_a_container_or_a_user_is_not_protected_by_its_name() {
-        let program = Program::File {
-            name: "sshd".into(),
-            is_of_host: false,
-        };
-        let facts = Facts {
-            program,
-            ..facts("")
-        };
-        assert_eq!(decide(&facts, &[]), Ok(()));
-    }
-
-    #[test]
-    fn init_own_processes_and_threads_of_the_kernel_are_never_hit() {
-        let all: Vec<_> = PROTECTED.iter().map(|name| (*name).to_owned()).collect();
-        for pid in [-1, 0, 1] {
-            let init = Facts {
-                pid: Pid(pid),
-                ..facts("cat")
-            };
-            assert_eq!(decide(&init, &all), Err(Refusal::Init));
-        }
-        let own = Facts {
-            is_own: true,
-            ..facts("tollgate")
-        };
-        assert_eq!(decide(&own, &all), Err(Refusal::Own));
-        let none = Program::None { has_ended: false };
-        let thread = Facts {
-            parent: Pid(2),
-            program: none.clone(),
-            ..facts("")
-        };
-        assert_eq!(decide(&thread, &all), Err(Refusal::Kernel));
-        let unknown = Facts {
-            program: none,
-            ..facts("")
-        };
-        assert!(matches!(decide(&unknown, &all), Err(Refusal::Unknown(_))));
-        let unknown = Facts {
-            program: Program::Unknown("EIO".into()),
-            ..facts("")
-        };
-        assert!(matches!(decide(&unknown, &all), Err(Refusal::Unknown(_))));
-        let ended = Facts {
-            program: Program::None { has_ended: true },
-            ..facts("")
-        };
-        assert_eq!(decide(&ended, &[]), Ok(()));
-    }
-
-    #[test]
-    fn real_processes_are_told_apart() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        let check = |pid: u32| {
-            let pid = Pid(i32::try_from(pid).unwrap());
-            let bound = Bound::open(&proc, pid).unwrap();
-            guard.check(&proc, &bound, &[])
-        };
-        assert_eq!(check(std::process::id()), Err(Refusal::Own));
-        assert_eq!(check(1), Err(Refusal::Init));
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        assert_eq!(check(child.id()), Ok(()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
+mod tests;

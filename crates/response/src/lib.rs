@@ -8,12 +8,16 @@ mod act;
 mod actionner;
 mod bound;
 mod diagnostic;
+mod frozen;
 mod guard;
 pub mod load;
 mod matching;
 mod outcome;
 mod parameters;
 mod responder;
+mod scripts;
+#[cfg(test)]
+mod testing;
 mod tree;
 mod worker;
 

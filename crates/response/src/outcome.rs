@@ -113,7 +113,7 @@ pub(crate) fn report(
         ("response.latency_ns", nanoseconds(timing.latency)),
         ("response.duration_ns", nanoseconds(timing.duration)),
     ];
-    if let Some(process) = alert.details.process {
+    if let Some(process) = &alert.details.process {
         fields.push(("response.pid", AlertValue::Int(process.pid.0.into())));
     }
     let processes = outcome

@@ -123,6 +123,14 @@ impl Operation {
         (reader.diagnostics.len() == before).then_some(act)
     }
 
+    /// Returns true if it may take long: it waits for what is not under this program's control.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Self::Script(_) | Self::Webhook(_) => true,
+            Self::Terminate { .. } | Self::Freeze { .. } | Self::Thaw => false,
+        }
+    }
+
     /// Returns the actionner.
     pub(crate) fn actionner(&self) -> Actionner {
         match self {

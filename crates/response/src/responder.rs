@@ -15,11 +15,12 @@ use rules::Alert;
 use crate::act::process::Immediate;
 use crate::act::webhook::Webhook;
 use crate::bound::{Bound, NotBound, SIGKILL, SIGSTOP};
+use crate::frozen::FrozenTrees;
 use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
 use crate::parameters::Operation;
-use crate::worker::{Frozen, Job, Subject, Worker};
+use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker, keep_time};
 
 /// Rate limits of rules whose actions are started.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,8 +106,10 @@ pub(crate) struct Shared {
     pub(crate) proc: Proc,
     pub(crate) guard: Guard,
     pub(crate) dispatcher: Dispatcher,
-    /// Stopped trees, which the threads resume in time.
-    pub(crate) frozen: Mutex<Vec<Frozen>>,
+    /// Stopped trees, which a thread resumes in time.
+    pub(crate) frozen: FrozenTrees,
+    /// Jobs that wait for scripts and servers.
+    pub(crate) waiting: AtomicUsize,
     settings: Settings,
     rate: Mutex<Throttle>,
     load: Mutex<usize>,
@@ -140,8 +143,8 @@ impl Offered {
 }
 
 /// Alerts whose actions wait or are being done. More are dropped and reported.
-const CAPACITY: usize = 1024;
-/// Threads that act: a script or a slow web server holds one of them.
+pub(crate) const CAPACITY: usize = 1024;
+/// Threads that act on processes, and as many that run scripts and send requests: each of those holds one of them.
 const THREADS: usize = 4;
 /// Time that a killed caller has to notice that it was killed.
 const NOTICE_LIMIT: Duration = Duration::from_millis(10);
@@ -207,7 +210,8 @@ impl Prepared {
             guard: Guard::new(&proc),
             proc,
             dispatcher,
-            frozen: Mutex::default(),
+            frozen: FrozenTrees::default(),
+            waiting: AtomicUsize::new(0),
             rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
             settings: self.settings,
             load: Mutex::default(),
@@ -215,12 +219,26 @@ impl Prepared {
             has_many_pids: most.is_some_and(|most| most >= MANY_PIDS),
             dropped: AtomicUsize::new(0),
         });
+        let (patient, patient_receiver) = channel();
+        let patient_receiver = Arc::new(Mutex::new(patient_receiver));
+        let spawn = |name: String, run: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name).spawn(run).map(drop)
+        };
         for number in 0..THREADS {
-            let worker = Worker::new(Arc::clone(&shared), Arc::clone(&receiver));
-            thread::Builder::new()
-                .name(format!("response-{number}"))
-                .spawn(move || worker.run())?;
+            let prompt = Worker::new(
+                Arc::clone(&shared),
+                Arc::clone(&receiver),
+                Some(patient.clone()),
+            );
+            spawn(format!("response-{number}"), Box::new(|| prompt.run()))?;
+            let waiter = Worker::new(Arc::clone(&shared), Arc::clone(&patient_receiver), None);
+            spawn(format!("response-w{number}"), Box::new(|| waiter.run()))?;
         }
+        let time = Arc::downgrade(&shared);
+        spawn(
+            "response-time".to_owned(),
+            Box::new(move || keep_time(&time)),
+        )?;
         Ok(Responder { shared, jobs })
     }
 }
@@ -232,7 +250,14 @@ impl Responder {
     #[must_use]
     pub fn offer(&self, alert: &Alert) -> Option<Offered> {
         let shared = &self.shared;
-        let rules = shared.admitted(alert, shared.matching(alert));
+        let matching = shared.matching(alert);
+        let first = *matching.first()?;
+        let process = alert.details.process.as_ref();
+        if process.is_some_and(|process| shared.guard.scripts.have_surely_raised(process)) {
+            shared.leave_script(alert, first);
+            return None;
+        }
+        let rules = shared.admitted(alert, matching);
         if rules.is_empty() {
             return None;
         }
@@ -258,6 +283,7 @@ impl Responder {
             subject,
             immediate,
             acted,
+            next: Place::default(),
         };
         Some(Offered {
             job,
@@ -286,21 +312,7 @@ impl Responder {
     /// Resumes processes that were stopped for a limited time, which nobody would resume later. Returns the number of
     /// those that stay stopped.
     pub fn end(&self) -> usize {
-        let mut frozen = self
-            .shared
-            .frozen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut left = 0;
-        for mut tree in frozen.drain(..) {
-            match tree.until {
-                Some(_) => {
-                    tree.tree.resume();
-                }
-                None => left += tree.tree.pids().len(),
-            }
-        }
-        left
+        self.shared.frozen.end()
     }
 }
 
@@ -312,12 +324,28 @@ impl Shared {
             if !rule.response.matcher.matches(alert) {
                 continue;
             }
-            matching.push(position);
+            // A rule whose actions were all left out only keeps its alerts from the rules after it.
+            if !rule.response.actions.is_empty() {
+                matching.push(position);
+            }
             if !rule.response.continues {
                 break;
             }
         }
         matching
+    }
+
+    /// Notes that a job waits for a script or a server. Returns false if too many do.
+    pub(crate) fn may_wait(&self) -> bool {
+        let more = |waiting: usize| (waiting < PATIENT_CAPACITY).then_some(waiting + 1);
+        self.waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    /// Reports an alert about a script of this program, which starts nothing: the script would start itself for ever.
+    pub(crate) fn leave_script(&self, alert: &Alert, rule: usize) {
+        self.not_started(rule, alert, "a script of a response has raised the alert");
     }
 
     /// Returns those rules that the rate limits admit.
@@ -361,7 +389,7 @@ impl Shared {
     }
 
     fn bind(&self, alert: &Alert) -> Subject {
-        let Some(process) = alert.details.process else {
+        let Some(process) = &alert.details.process else {
             return Subject::None;
         };
         if !self.settings.has_local_pids {
@@ -390,8 +418,10 @@ impl Shared {
 
     /// Does what the first action of a rule begins with, before the process of the alert goes on.
     fn act_at_once(&self, rule: &Rule, process: &Bound) -> Immediate {
-        let (allowed, kills) = match &rule.response.actions[0].act {
-            _ if rule.is_dry => return Immediate::None,
+        let Some(first) = rule.response.actions.first().filter(|_| !rule.is_dry) else {
+            return Immediate::None;
+        };
+        let (allowed, kills) = match &first.act {
             Operation::Terminate { allowed } => (allowed, true),
             Operation::Freeze { allowed, .. } => (allowed, false),
             Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
@@ -412,13 +442,15 @@ impl Shared {
         }
     }
 
-    /// Returns true if a process has one thread and no child, so that it leaves nothing behind. A list that is empty at
+    /// Returns true if a process has one thread and no child, and leads no session, whose processes may be orphans that it
+    /// has started: it leaves nothing behind. A list that is empty at
     /// one moment is exact, and one thread that waits for this answer makes no child meanwhile.
     fn is_alone(&self, process: &Bound) -> bool {
         let Pid(pid) = process.pid;
         let children = || self.proc.contents(&format!("{pid}/task/{pid}/children"));
         self.settings.caller_waits
             && process.stat.stat.threads == 1
+            && process.stat.stat.sid != pid
             && children().is_ok_and(|children| children.trim().is_empty())
             && process.is_unreaped()
     }
@@ -430,3 +462,6 @@ pub(crate) fn since(moment_ns: u64) -> Duration {
     now.unwrap_or_default()
         .saturating_sub(Duration::from_nanos(moment_ns))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,14 @@
 //! A process and its descendants, stopped or ended without leaving one out.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use event::Pid;
-use process_info::procfs::{Proc, ProcessStat};
+use event::{Pid, Stat};
+use process_info::procfs::{Proc, ProcError, ProcessStat};
 
-use crate::bound::{Bound, SIGCONT, SIGKILL, SIGSTOP, has_ended};
+use crate::bound::{Bound, NotBound, SIGCONT, SIGKILL, SIGSTOP};
 use crate::guard::Guard;
 
 /// A process with its descendants.
@@ -17,6 +17,10 @@ pub(crate) struct Tree {
     members: Vec<Member>,
     /// Descendants that the guard protects, with the reason. They and their children are left alone.
     pub(crate) spared: Vec<(Pid, String)>,
+    /// The same and their descendants as far as they were seen.
+    left_alone: HashSet<Pid>,
+    /// Why the last search may have left some out.
+    missed: Option<&'static str>,
     /// Members that could not be signalled, with the kernel's error.
     pub(crate) failed: Vec<(Pid, i32)>,
     /// Why members may be missing.
@@ -61,10 +65,10 @@ impl Tree {
             tree.wait_for_stop(select.proc, seen, deadline);
             seen = tree.members.len();
             if !tree.extend(select) {
-                tree.forget_ended(select.proc);
-                return tree;
+                return tree.searched(select.proc);
             }
         }
+        tree = tree.searched(select.proc);
         tree.incomplete = Some("it forks faster than its processes can be stopped");
         tree
     }
@@ -74,8 +78,7 @@ impl Tree {
         let mut tree = Self::default();
         tree.add(root, false);
         while tree.extend(select) {}
-        tree.forget_ended(select.proc);
-        tree
+        tree.searched(select.proc)
     }
 
     /// Creates the tree of a process that has no descendants.
@@ -121,11 +124,12 @@ impl Tree {
         alive.map(|member| member.process.pid).collect()
     }
 
-    /// Removes members that run no more, also if nobody has reaped them yet.
-    fn forget_ended(&mut self, proc: &Proc) {
-        let runs = |stat: ProcessStat| !has_ended(&stat);
+    /// Ends the search: removes members of which it is certain that they run no more.
+    fn searched(mut self, proc: &Proc) -> Self {
+        self.incomplete = self.incomplete.or(self.missed);
         self.members
-            .retain(|member| member.process.now(proc).is_some_and(runs));
+            .retain(|member| !member.process.now(proc).has_ended());
+        self
     }
 
     fn add(&mut self, process: Arc<Bound>, is_stopped_by_us: bool) {
@@ -165,40 +169,63 @@ impl Tree {
     /// Adds the children of the members, and the processes of sessions that members lead, which have no other origin.
     /// Returns true if there were new ones.
     fn extend(&mut self, select: &Selection<'_>) -> bool {
-        let Ok(pids) = select.proc.numbers(".") else {
-            self.incomplete = Some("/proc cannot be listed");
-            return false;
-        };
-        let known: HashSet<Pid> = self
-            .members
-            .iter()
-            .map(|member| member.process.pid)
-            .collect();
-        let spared: HashSet<Pid> = self.spared.iter().map(|(pid, _)| *pid).collect();
+        self.missed = None;
         let before = self.members.len();
-        for pid in pids.map(Pid) {
-            if known.contains(&pid) || spared.contains(&pid) {
+        for pid in self.candidates(select.proc) {
+            let found = match Bound::open(select.proc, pid) {
+                Ok(found) => found,
+                Err(NotBound::Gone | NotBound::Reused) => continue,
+                Err(NotBound::Unknown(_)) => {
+                    self.missed = Some(UNREAD);
+                    continue;
+                }
+            };
+            if self.left_alone.contains(&found.stat.stat.ppid) {
+                // Its session may be that of a member; its origin is not.
+                self.left_alone.insert(pid);
                 continue;
             }
-            let Ok(stat) = select.proc.stat(pid.0) else {
-                continue;
-            };
-            // Most processes are not related: a descriptor is opened for those that seem to be.
-            if !known.contains(&stat.stat.ppid) && !known.contains(&Pid(stat.stat.sid)) {
-                continue;
-            }
-            let Ok(found) = Bound::open(select.proc, pid) else {
-                continue;
-            };
             if !self.is_descendant(&found.stat) {
                 continue;
             }
             match select.guard.check(select.proc, &found, select.allowed) {
                 Ok(()) => self.add(Arc::new(found), false),
-                Err(refusal) => self.spared.push((pid, refusal.to_string())),
+                Err(refusal) => {
+                    self.left_alone.insert(pid);
+                    self.spared.push((pid, refusal.to_string()));
+                }
             }
         }
         self.members.len() > before
+    }
+
+    /// Returns the processes that seem to belong to the tree and are not known yet, parents before their children: most
+    /// processes are not related, and no descriptor is opened for them.
+    fn candidates(&mut self, proc: &Proc) -> Vec<Pid> {
+        let Ok(pids) = proc.numbers(".") else {
+            self.missed = Some("/proc cannot be listed");
+            return Vec::new();
+        };
+        let mut all = HashMap::new();
+        for pid in pids {
+            match proc.stat(pid) {
+                Ok(stat) => {
+                    all.insert(Pid(pid), stat.stat);
+                }
+                Err(ProcError::Gone { .. }) => {}
+                Err(_) => self.missed = Some(UNREAD),
+            }
+        }
+        let members: HashSet<Pid> = self.pids().into_iter().collect();
+        let is_new = |pid: &Pid| !members.contains(pid) && !self.left_alone.contains(pid);
+        let is_related =
+            |stat: &Stat| members.contains(&stat.ppid) || members.contains(&Pid(stat.sid));
+        let related = all
+            .iter()
+            .filter(|(pid, stat)| is_new(pid) && is_related(stat));
+        let mut related: Vec<_> = related.map(|(pid, _)| (depth(&all, *pid), *pid)).collect();
+        related.sort_unstable();
+        related.into_iter().map(|(_, pid)| pid).collect()
     }
 
     /// Returns true if a member is the parent of a process, or leads its session. The member was not reaped since the
@@ -215,6 +242,17 @@ impl Tree {
             .filter(|member| is_parent(member) || leads(member));
         related.any(|member| member.process.is_unreaped())
     }
+}
+
+const UNREAD: &str = "a process cannot be read";
+
+/// Returns the number of ancestors of a process. Processes that changed while they were listed may seem to be their own
+/// ancestors.
+fn depth(all: &HashMap<Pid, Stat>, pid: Pid) -> usize {
+    let parent = |pid: &Pid| all.get(pid).map(|stat| stat.ppid);
+    std::iter::successors(Some(pid), parent)
+        .take(all.len())
+        .count()
 }
 
 #[cfg(test)]
@@ -307,5 +345,80 @@ mod tests {
         assert_eq!(tree.wait_for_end(), []);
         child.wait().unwrap();
         assert!(output.lines().next().is_none());
+    }
+
+    /// Kills what is in the session of a process.
+    fn end_session(proc: &Proc, session: i32) -> usize {
+        let all = proc.numbers(".").unwrap();
+        let is_in = |pid: &i32| proc.stat(*pid).is_ok_and(|stat| stat.stat.sid == session);
+        let all: Vec<_> = all.filter(is_in).collect();
+        for pid in &all {
+            let _ = Bound::open(proc, Pid(*pid)).map(|process| process.signal(SIGKILL));
+        }
+        all.len()
+    }
+
+    #[test]
+    fn children_of_a_spared_process_are_left_alone_in_the_session_of_a_member_too() {
+        let proc = Proc::open().unwrap();
+        let guard = Guard::new(&proc);
+        let folder = tempfile::tempdir().unwrap();
+        // Protected by its name if root runs this test; otherwise nothing is spared.
+        let protected = folder.path().join("sshd");
+        std::fs::copy("/bin/sh", &protected).unwrap();
+        let spared = usize::from(rustix::process::getuid().is_root());
+        let script = format!(
+            "exec setsid sh -c '{} -c \"sleep 60 & echo; wait\" & sleep 61 & wait'",
+            protected.display()
+        );
+        let (mut child, _output) = shell(&script);
+        let session = child.id().cast_signed();
+        let look = || Tree::look(&select(&proc, &guard), bound(&proc, &child));
+        let expected = (4 - 2 * spared, spared);
+        let found = |tree: &Tree| (tree.pids().len(), tree.spared.len());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        // The last process may not have been started yet.
+        let mut tree = look();
+        while found(&tree).0 < expected.0 && Instant::now() < deadline {
+            tree = look();
+        }
+        assert_eq!(end_session(&proc, session), 4);
+        child.wait().unwrap();
+        assert_eq!(found(&tree), expected, "{tree:?}");
+    }
+
+    /// Set in the process that has few descriptors.
+    const FEW: &str = "TOLLGATE_TEST_HAS_FEW_DESCRIPTORS";
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_ended() {
+        if std::env::var_os(FEW).is_some() {
+            return look_with_few_descriptors();
+        }
+        // The limit holds for a whole process, in which other tests run.
+        let mut again = Command::new("sh");
+        again.args(["-c", "ulimit -n 24; exec \"$0\" --exact \"$1\""]);
+        again.arg(std::env::current_exe().unwrap());
+        again.arg("tree::tests::what_cannot_be_read_is_not_taken_for_ended");
+        let output = again.env(FEW, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{printed}");
+        assert!(printed.contains("1 passed"), "{printed}");
+    }
+
+    fn look_with_few_descriptors() {
+        let proc = Proc::open().unwrap();
+        let guard = Guard::new(&proc);
+        let script = "exec setsid sh -c 'for n in 1 2 3 4 5 6 7 8 9; do sleep 60 & sleep 60 & sleep 60 & done; \
+                      echo; wait'";
+        let (mut child, _output) = shell(script);
+        let tree = Tree::stop(&select(&proc, &guard), bound(&proc, &child), false);
+        let (found, why) = (tree.pids().len(), tree.incomplete);
+        drop(tree);
+        let all = end_session(&proc, child.id().cast_signed());
+        child.wait().unwrap();
+        assert_eq!(all, 28);
+        assert!((1..all).contains(&found), "{found} processes were found");
+        assert!(why.is_some());
     }
 }

@@ -1,19 +1,22 @@
 //! The threads that act.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvError, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rules::Alert;
 
 use crate::act::process::{self, Immediate};
 use crate::act::{script, webhook::Webhook};
-use crate::bound::{Bound, NotBound, has_ended};
+use crate::bound::{Bound, NotBound, SIGCONT, has_ended};
+use crate::frozen::Frozen;
 use crate::load::Action;
 use crate::outcome::{self, Outcome, Status, Timing};
 use crate::parameters::Operation;
-use crate::responder::{Rule, Shared, since};
-use crate::tree::{Selection, Tree};
+use crate::responder::{CAPACITY, Rule, Shared, since};
+use crate::tree::Selection;
 
 /// An alert with the rules that it starts.
 pub(crate) struct Job {
@@ -25,6 +28,20 @@ pub(crate) struct Job {
     pub(crate) immediate: Immediate,
     /// Time from the alert to that.
     pub(crate) acted: Duration,
+    /// What is to be done next.
+    pub(crate) next: Place,
+}
+
+/// A place in the actions of a job.
+#[derive(Default)]
+pub(crate) struct Place {
+    /// Position in the job's rules.
+    rule: usize,
+    /// Position in the rule's actions.
+    action: usize,
+    /// Number that only this alert has for this rule, by which a thaw knows what was stopped before it. Given at the first
+    /// action.
+    owner: Option<u64>,
 }
 
 /// The process that an alert is about.
@@ -37,112 +54,138 @@ pub(crate) enum Subject {
     None,
 }
 
-/// A stopped tree.
-pub(crate) struct Frozen {
-    pub(crate) tree: Tree,
-    /// When it goes on.
-    pub(crate) until: Option<Instant>,
-}
-
 /// A thread that acts.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     /// Locked by the thread that waits for the next one.
     jobs: Arc<Mutex<Receiver<Job>>>,
+    /// Threads that go on with a job where it has to wait for a script or a server; `None` for those themselves. So
+    /// nothing that waits keeps a process from being ended.
+    patient: Option<Sender<Job>>,
 }
 
 /// How often stopped trees are looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// Jobs that wait for scripts and servers at most: what is left of all jobs is for those that wait for nothing.
+pub(crate) const PATIENT_CAPACITY: usize = CAPACITY / 2;
+
+/// Resumes trees whose time is up until there is no responder any more. On a thread of its own: other threads may be busy.
+pub(crate) fn keep_time(shared: &Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        shared.frozen.resume_due();
+        drop(shared);
+        thread::sleep(TICK);
+    }
+}
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Arc<Mutex<Receiver<Job>>>) -> Self {
-        Self { shared, jobs }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        jobs: Arc<Mutex<Receiver<Job>>>,
+        patient: Option<Sender<Job>>,
+    ) -> Self {
+        Self {
+            shared,
+            jobs,
+            patient,
+        }
     }
 
     /// Acts until there is no responder any more.
     pub(crate) fn run(self) {
-        loop {
-            match self.next() {
-                Ok(job) => {
-                    self.respond(job);
-                    self.shared.release();
+        while let Ok(mut job) = self.next() {
+            if self.is_script(&job) {
+                if let (Subject::Process(process), Immediate::Stopped) =
+                    (&job.subject, &job.immediate)
+                {
+                    // Whatever fails here means that it has ended.
+                    let _ = process.signal(SIGCONT);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                self.shared.leave_script(&job.alert, job.rules[0]);
+                self.shared.release();
+            } else if self.respond(&mut job) {
+                if self.patient.is_none() {
+                    self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+                self.shared.release();
+            } else if let Some(patient) = &self.patient {
+                // Those threads end with the last sender, so that there is a receiver.
+                let sent = patient.send(job);
+                debug_assert!(sent.is_ok(), "the threads have ended");
             }
-            self.resume_due();
         }
     }
 
-    fn next(&self) -> Result<Job, RecvTimeoutError> {
+    fn next(&self) -> Result<Job, RecvError> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.recv_timeout(TICK)
+        jobs.recv()
     }
 
-    /// Resumes trees whose time is up, and forgets those that have ended.
-    fn resume_due(&self) {
-        let now = Instant::now();
-        let mut frozen = self
-            .shared
-            .frozen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        frozen.retain_mut(|frozen| {
-            let is_due = frozen.until.is_some_and(|until| until <= now);
-            if is_due {
-                frozen.tree.resume();
-            }
-            !is_due && !frozen.tree.has_ended()
-        });
+    /// Returns true if a job that was not begun is about a script, whose start was not known when the job was made.
+    fn is_script(&self, job: &Job) -> bool {
+        let scripts = &self.shared.guard.scripts;
+        let process = job.alert.details.process.as_ref();
+        self.patient.is_some() && process.is_some_and(|process| scripts.have_raised(process))
     }
 
-    fn respond(&self, job: Job) {
-        // That was the beginning of the first rule.
-        let mut immediate = job.immediate.clone();
-        for position in &job.rules {
+    /// Does the actions of a job. Returns false if the next one is for a thread that may wait.
+    fn respond(&self, job: &mut Job) -> bool {
+        while let Some(position) = job.rules.get(job.next.rule) {
             let rule = &self.shared.rules[*position];
-            self.follow(
-                rule,
-                &job,
-                std::mem::replace(&mut immediate, Immediate::None),
-            );
+            while let Some(action) = rule.response.actions.get(job.next.action) {
+                let has_to_wait = self.patient.is_some() && !rule.is_dry && action.act.waits();
+                if has_to_wait && self.shared.may_wait() {
+                    return false;
+                }
+                let outcome = has_to_wait.then(|| {
+                    let why = "too many scripts and requests wait already";
+                    Outcome::new(Status::Failed, why)
+                });
+                let outcome = self.take(rule, action, job, outcome);
+                job.next.action += 1;
+                if !action.continues || outcome.is_error() && !action.ignores_errors {
+                    break;
+                }
+            }
+            job.next = Place {
+                rule: job.next.rule + 1,
+                ..Place::default()
+            };
         }
+        true
     }
 
-    /// Does the actions of a rule.
-    fn follow(&self, rule: &Rule, job: &Job, mut immediate: Immediate) {
-        let mut frozen = Vec::new();
-        for (action, webhook) in rule.response.actions.iter().zip(&rule.webhooks) {
-            let begun = Instant::now();
-            let latency = match immediate {
-                Immediate::None => since(job.alert.made_ns),
-                Immediate::Refused(_) | Immediate::Stopped | Immediate::Killed => job.acted,
-            };
-            let attempt = Attempt {
-                shared: &self.shared,
-                rule,
-                job,
-                immediate: std::mem::replace(&mut immediate, Immediate::None),
-            };
-            let outcome = attempt.act(action, webhook.as_ref(), &mut frozen);
-            let timing = Timing {
-                latency,
-                duration: begun.elapsed(),
-            };
-            let name = &rule.response.name;
-            let report = outcome::report(name, action, &job.alert, &outcome, timing);
-            // The rate limits of responses bound these alerts.
-            self.shared.dispatcher.emit_internal_once(report);
-            if !action.continues || outcome.is_error() && !action.ignores_errors {
-                break;
-            }
-        }
-        let mut left = self
-            .shared
-            .frozen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        left.append(&mut frozen);
+    /// Takes an action, unless its outcome is known, and reports it.
+    fn take(&self, rule: &Rule, action: &Action, job: &mut Job, known: Option<Outcome>) -> Outcome {
+        let begun = Instant::now();
+        // That was the beginning of the first action.
+        let immediate = std::mem::replace(&mut job.immediate, Immediate::None);
+        let latency = match immediate {
+            Immediate::None => since(job.alert.made_ns),
+            Immediate::Refused(_) | Immediate::Stopped | Immediate::Killed => job.acted,
+        };
+        let owner = *job
+            .next
+            .owner
+            .get_or_insert_with(|| self.shared.frozen.owner());
+        let webhook = rule.webhooks.get(job.next.action).and_then(Option::as_ref);
+        let attempt = Attempt {
+            shared: &self.shared,
+            rule,
+            job,
+            immediate,
+            owner,
+        };
+        let outcome = known.unwrap_or_else(|| attempt.act(action, webhook));
+        let timing = Timing {
+            latency,
+            duration: begun.elapsed(),
+        };
+        let name = &rule.response.name;
+        let report = outcome::report(name, action, &job.alert, &outcome, timing);
+        // The rate limits of responses bound these alerts.
+        self.shared.dispatcher.emit_internal_once(report);
+        outcome
     }
 }
 
@@ -152,10 +195,12 @@ struct Attempt<'a> {
     rule: &'a Rule,
     job: &'a Job,
     immediate: Immediate,
+    /// See [`Place::owner`].
+    owner: u64,
 }
 
 impl Attempt<'_> {
-    fn act(&self, action: &Action, webhook: Option<&Webhook>, frozen: &mut Vec<Frozen>) -> Outcome {
+    fn act(&self, action: &Action, webhook: Option<&Webhook>) -> Outcome {
         match (&action.act, self.rule.is_dry) {
             (Operation::Terminate { allowed }, true) => self.on_process(allowed, |select, root| {
                 process::rehearse(select, root, "killed")
@@ -169,27 +214,37 @@ impl Attempt<'_> {
                 dry(&format!("would have run {}", script::name(options)))
             }
             (Operation::Webhook(_), true) => {
-                let url = webhook.map_or("", Webhook::url);
-                dry(&format!("would have sent the alert to {url}"))
+                let server = webhook.map_or("", Webhook::server);
+                dry(&format!("would have sent the alert to {server}"))
             }
-            (Operation::Terminate { allowed }, false) => self
-                .on_process(allowed, |select, root| {
+            (Operation::Terminate { allowed }, false) => {
+                // None of them may go on while the tree is searched.
+                let own = self.shared.frozen.take(self.owner);
+                let outcome = self.on_process(allowed, |select, root| {
                     process::terminate(select, root, &self.immediate)
-                }),
+                });
+                self.shared.frozen.keep(own);
+                outcome
+            }
             (Operation::Freeze { allowed, duration }, false) => {
                 self.on_process(allowed, |select, root| {
                     let (outcome, tree) = process::freeze(select, root, &self.immediate);
-                    let until = duration.map(|duration| Instant::now() + duration);
-                    frozen.extend(tree.map(|tree| Frozen { tree, until }));
+                    // Known to the other threads at once: the actions after this one may take long.
+                    self.shared.frozen.keep(tree.map(|tree| Frozen {
+                        tree,
+                        until: duration.map(|duration| Instant::now() + duration),
+                        owner: self.owner,
+                    }));
                     outcome
                 })
             }
             (Operation::Thaw, false) => {
-                let trees = frozen.drain(..).map(|frozen| frozen.tree);
-                process::thaw(trees.collect())
+                let own = self.shared.frozen.take(self.owner).into_iter();
+                process::thaw(own.map(|frozen| frozen.tree).collect())
             }
             (Operation::Script(options), false) => {
-                script::run(options, &self.rule.response.name, &self.job.alert)
+                let scripts = (&self.shared.guard.scripts, &self.shared.proc);
+                script::run(options, &self.rule.response.name, &self.job.alert, scripts)
             }
             (Operation::Webhook(_), false) => match webhook {
                 Some(webhook) => webhook.send(&self.job.alert),

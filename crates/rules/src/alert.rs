@@ -66,20 +66,28 @@ pub struct AlertDetails {
 }
 
 /// The process of an alert. Pid and start time together identify it for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertProcess {
     /// Process id in the agent's pid namespace; in a sandbox or a capture that of another kernel.
     pub pid: Pid,
     /// Start time.
     pub start: StartTime,
+    /// Its ancestors as they were known at the event, the nearest first, [`MOST_ANCESTORS`] at most.
+    pub ancestors: Vec<(Pid, StartTime)>,
 }
+
+/// Number of ancestors that an alert names at most.
+const MOST_ANCESTORS: usize = 32;
 
 impl AlertProcess {
     /// Returns the identity of a process.
     pub(crate) fn of(process: &Process) -> Self {
+        let parents = std::iter::successors(process.parent(), |parent| parent.parent());
+        let parents = parents.map(|parent| (parent.pid, parent.start));
         Self {
             pid: process.pid,
             start: process.start,
+            ancestors: parents.take(MOST_ANCESTORS).collect(),
         }
     }
 }

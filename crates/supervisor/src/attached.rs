@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sys::poll::{self, PollFd};
 use sys::signal::{SignalSet, SignalStream};
 
-use super::{AgentStart, SharedState, Source, Start, signals};
+use super::{AgentStart, SharedState, Source, Start, agent, signals};
 
 /// Interval of checks whether the last process has ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -50,6 +50,9 @@ impl Ends {
 /// The process cannot be hidden, or its memory or signals cannot be set up.
 pub fn begin(source: Source) -> anyhow::Result<(AgentStart, Ends)> {
     super::hide()?;
+    // Best effort, as in an agent that was started again: a watch works with few descriptors, too, and says so where one
+    // is missing.
+    let _ = agent::raise_descriptor_limit();
     let (shared_state, file) = SharedState::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
@@ -96,4 +99,37 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
     services.let_go();
     services.finish();
     Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set in the process that has a low limit.
+    const LIMITED: &str = "TOLLGATE_TEST_HAS_A_LOW_LIMIT";
+
+    #[test]
+    fn a_watch_raises_its_limit_of_descriptors() {
+        if std::env::var_os(LIMITED).is_some() {
+            return begin_with_a_low_limit();
+        }
+        // The limit and the signals are those of a whole process, in which other tests run.
+        let mut again = Command::new("sh");
+        again.args(["-c", "ulimit -Sn 64; exec \"$0\" --exact \"$1\""]);
+        again.arg(std::env::current_exe().unwrap());
+        again.arg("attached::tests::a_watch_raises_its_limit_of_descriptors");
+        let output = again.env(LIMITED, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{printed}");
+        assert!(printed.contains("1 passed"), "{printed}");
+    }
+
+    fn begin_with_a_low_limit() {
+        begin(Source::Nothing).unwrap();
+        let limit = sys::resource::limit(0, abi::constant::RLIMIT_NOFILE.u32()).unwrap();
+        assert!(limit.soft > 64, "{limit:?}");
+        assert_eq!(limit.soft, limit.hard);
+    }
 }

@@ -66,7 +66,10 @@ pub(crate) fn freeze(
 /// Lets stopped trees go on.
 pub(crate) fn thaw(trees: Vec<Tree>) -> Outcome {
     if trees.is_empty() {
-        return Outcome::new(Status::Gone, "no action before it has stopped a process");
+        return Outcome::new(
+            Status::Gone,
+            "no process that an action before it has stopped is stopped any more",
+        );
     }
     let mut resumed = 0;
     let mut processes = Vec::new();

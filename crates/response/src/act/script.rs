@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use outputs::alert_json;
+use process_info::procfs::Proc;
 use rules::Alert;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
@@ -15,16 +16,27 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::outcome::{Outcome, Status};
 use crate::parameters::{ScriptCommand, ScriptOptions};
+use crate::scripts::Scripts;
 
 /// Number of bytes of a script's output that are reported.
 const OUTPUT: usize = 4096;
 /// Time in which a killed script has to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Runs the script and waits for its end.
-pub(crate) fn run(options: &ScriptOptions, rule: &str, alert: &Alert) -> Outcome {
-    match start(options, rule, alert) {
-        Ok(running) => running.finish(options.timeout),
+/// Runs the script and waits for its end. Meanwhile it is one of `scripts`.
+pub(crate) fn run(
+    options: &ScriptOptions,
+    rule: &str,
+    alert: &Alert,
+    (scripts, proc): (&Scripts, &Proc),
+) -> Outcome {
+    let started = scripts.start(proc, || {
+        let running = start(options, rule, alert)?;
+        let pid = event::Pid(running.group.as_raw_nonzero().get());
+        Ok::<_, io::Error>((pid, running))
+    });
+    match started {
+        Ok(running) => running.finish(options.timeout, scripts),
         Err(error) => {
             let name = name(options);
             Outcome::new(Status::Failed, format!("cannot start {name}: {error}"))
@@ -70,7 +82,7 @@ fn start(options: &ScriptOptions, rule: &str, alert: &Alert) -> io::Result<Runni
         .stdout(writer.try_clone()?)
         .stderr(writer)
         .process_group(0);
-    if let Some(process) = alert.details.process {
+    if let Some(process) = &alert.details.process {
         command.env("TOLLGATE_ALERT_PID", process.pid.0.to_string());
     }
     sys::signal::unblock_all_in(&mut command);
@@ -99,7 +111,7 @@ fn reap(mut child: Child) {
 }
 
 impl Running {
-    fn finish(mut self, timeout: Duration) -> Outcome {
+    fn finish(mut self, timeout: Duration, scripts: &Scripts) -> Outcome {
         let mut printed = Vec::new();
         let has_ended = self.follow(&mut printed, Instant::now() + timeout);
         if !has_ended {
@@ -107,6 +119,8 @@ impl Running {
             let _ = kill_process_group(self.group, Signal::KILL);
             self.follow(&mut printed, Instant::now() + KILL_LIMIT);
         }
+        // The pid may mean another process as soon as this one was reaped.
+        scripts.ended(event::Pid(self.group.as_raw_nonzero().get()));
         let mut outcome = match (has_ended, self.child.wait()) {
             (false, _) => {
                 let text = format!("killed after {} s", timeout.as_secs());

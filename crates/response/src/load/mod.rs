@@ -49,6 +49,7 @@ pub(crate) struct ResponseRule {
     /// Actions are reported and not done.
     pub(crate) dry_run: bool,
     pub(crate) matcher: Matcher,
+    /// None if all were left out.
     pub(crate) actions: Vec<Action>,
 }
 
@@ -216,15 +217,18 @@ fn rule(
         reader.report(problem.with_help("say in `match` which alerts are meant"));
     }
     let mut actions = Vec::new();
+    let continues = entry.continues.unwrap_or(true);
     for own in entry.actions {
         let is_refused = own.actionner.is_none() && refused.contains(&own.name);
         if !is_refused {
             actions.extend(action(reader, own, definitions, accepted));
         }
     }
-    (!actions.is_empty()).then(|| ResponseRule {
+    // A rule whose actions are all left out does nothing. If it ends the search, it still keeps its alerts from the rules
+    // after it.
+    (!actions.is_empty() || !continues).then(|| ResponseRule {
         name: entry.name.into(),
-        continues: entry.continues.unwrap_or(true),
+        continues,
         dry_run: entry.dry_run.unwrap_or(false),
         matcher: entry.matcher,
         actions,

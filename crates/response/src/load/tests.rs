@@ -347,6 +347,22 @@ fn each_published_actionner_is_refused_once_by_name_and_can_be_left_out() {
 }
 
 #[test]
+fn a_rule_whose_actions_are_left_out_still_ends_the_search() {
+    let refused = "[{action: L, actionner: 'kubernetes:label'}]";
+    let text = format!(
+        "- rule: Except\n  match: {{rules: [A]}}\n  continue: false\n  actions: {refused}\n\
+         - rule: Nothing\n  match: {{rules: [A]}}\n  actions: {refused}\n\
+         - rule: Rest\n  match: {{priority: '>=Debug'}}\n  actions: [{{action: K, actionner: 'process:terminate'}}]\n"
+    );
+    let loaded = loaded(&[&text], &["kubernetes:label"]);
+    assert!(loaded.is_usable(), "{}", loaded.render());
+    assert_eq!(loaded.counts(), (2, 1));
+    let rule = &loaded.responses.rules[0];
+    assert_eq!(&*rule.name, "Except");
+    assert!(!rule.continues && rule.actions.is_empty());
+}
+
+#[test]
 fn every_actionner_of_talon_is_known() {
     // As its documentation lists them.
     const TALON: [&str; 17] = [
