@@ -16,7 +16,8 @@ use supervisor::{Services, Source};
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::bundles::said;
 use crate::given::GivenHandle;
-pub use crate::given::GivenSources;
+pub use crate::given::{GivenFolders, GivenSources};
+use crate::given_settings::{REFUSED, file_problems};
 use crate::metrics::Counters;
 use crate::options::{Detection, Interception};
 use crate::reload::Reloader;
@@ -31,27 +32,6 @@ pub struct SourceProblem {
     /// The problem, with its place.
     pub message: String,
 }
-
-/// Settings that no given text may have, and why.
-const REFUSED: [(&str, &str); 5] = [
-    (
-        "rules_files",
-        "rules are given by name, not as files of the node",
-    ),
-    (
-        "rules_file",
-        "rules are given by name, not as files of the node",
-    ),
-    ("config_files", "a given text includes no files of the node"),
-    (
-        "program_output",
-        "a given text starts no program on the node",
-    ),
-    (
-        "watch_config_files",
-        "given texts are followed by themselves",
-    ),
-];
 
 /// Compiles sources without putting them in force.
 ///
@@ -73,6 +53,10 @@ pub fn check(detection: &Detection, sources: &GivenSources) -> Result<(), Vec<So
     let problems = request.fragment_problems(&REFUSED);
     if !problems.is_empty() {
         return Err(problems.into_iter().map(of_settings).collect());
+    }
+    let problems = of_files(&request, &detection);
+    if !problems.is_empty() {
+        return Err(problems);
     }
     let whole = |failure: Failure| {
         vec![SourceProblem {
@@ -96,6 +80,20 @@ fn of_settings(problem: FragmentProblem) -> SourceProblem {
         text: problem.fragment,
         message: problem.message,
     }
+}
+
+/// Problems with files that the settings name, each with the text that has named it.
+fn of_files(request: &Request<'_>, detection: &Detection) -> Vec<SourceProblem> {
+    // Settings that cannot be loaded are found before.
+    let Ok(effective) = request.load() else {
+        return Vec::new();
+    };
+    let problems = file_problems(&effective.config, detection.given_folders.as_ref());
+    let problems = problems.into_iter().map(|problem| SourceProblem {
+        text: request.fragment_with(problem.group).map(str::to_owned),
+        message: problem.message,
+    });
+    problems.collect()
 }
 
 fn of_rules(loaded: &Loaded, sources: &GivenSources) -> Vec<SourceProblem> {
