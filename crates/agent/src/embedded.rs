@@ -12,6 +12,7 @@ use event::EngineKind;
 use outputs::Dispatcher;
 use supervisor::attached::{self, Ends};
 use supervisor::{Services, Source};
+use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::bundles::said;
@@ -141,7 +142,7 @@ pub struct Figures {
 /// Watches all processes of the host by the engine `ebpf`.
 ///
 /// Preconditions: the process has one thread. Afterwards all its signals are blocked; [`Embedded::wait`] takes those that ask
-/// for the end.
+/// for the end. After an error they are as they were.
 ///
 /// # Errors
 ///
@@ -165,8 +166,11 @@ pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded
         )
         .help("`tollgate doctor` shows what works here")
     };
-    let (listening, ends) = attached::begin(Source::Host).map_err(unable)?;
-    let runtime = made.start(listening).map_err(unable)?;
+    let started = or_unblocked(|| {
+        let (listening, ends) = attached::begin(Source::Host)?;
+        Ok((made.start(listening)?, ends))
+    });
+    let (runtime, ends) = started.map_err(unable)?;
     let detector = EmbeddedDetector {
         given,
         detection: Arc::new(detection),
@@ -178,6 +182,16 @@ pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded
         runtime: Box::new(runtime),
         ends,
         detector,
+    })
+}
+
+/// Starts what blocks signals. If it fails, nobody waits for these, so they are as before: a program that goes on without an
+/// engine has to end when it is asked to.
+fn or_unblocked<T>(start: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let before = change_mask(MaskChange::Block, SignalSet::of(&[]))?;
+    start().inspect_err(|_| {
+        // It was the mask of this thread.
+        let _ = change_mask(MaskChange::Set, before);
     })
 }
 
@@ -281,6 +295,26 @@ mod tests {
             problems[0].message.contains("spawned_process"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn signals_are_blocked_by_a_start_unless_it_fails() {
+        let mask = || change_mask(MaskChange::Block, SignalSet::of(&[])).expect("it is readable");
+        let ends = [abi::Signal::SIGTERM.0, abi::Signal::SIGINT.0];
+        for fails in [true, false] {
+            // A mask belongs to a thread.
+            let blocked = std::thread::spawn(move || {
+                let _ = or_unblocked(|| {
+                    let _orders = supervisor::signals::orders()?;
+                    change_mask(MaskChange::Block, SignalSet::of(&ends))?;
+                    anyhow::ensure!(!fails, "no engine");
+                    Ok(())
+                });
+                ends.map(|signal| mask().contains(signal))
+            });
+            let blocked = blocked.join().expect("it does not panic");
+            assert_eq!(blocked, [!fails; 2]);
+        }
     }
 
     #[test]
