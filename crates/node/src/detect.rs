@@ -1,7 +1,5 @@
 //! Detection: rules and configuration of the cluster for the engine that watches the node, and facts about its pods.
 
-mod facts;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -22,9 +20,9 @@ use nri::Event;
 use nri::message::{Container, PodSandbox};
 use serde_json::Value;
 
-use self::facts::{of_container, of_pod};
 use crate::agent::Agent;
 use crate::chain;
+use crate::facts::{of_container, of_pod};
 use crate::store::{StoreError, read_sources};
 
 /// Changes that wait at most. A thread that has more waits, and with it its connection.
@@ -489,4 +487,5 @@ fn texts(value: &Value) -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
+#[path = "detect_tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@ use container::registry::ContainerFacts;
 use nri::message::{Container, PodSandbox};
 
 /// Facts of a pod, which hold for its sandbox.
-pub(super) fn of_pod(pod: &PodSandbox) -> ContainerFacts {
+pub(crate) fn of_pod(pod: &PodSandbox) -> ContainerFacts {
     let labels = pod.labels.iter();
     ContainerFacts {
         pod: Some((pod.name.clone(), pod.namespace.clone(), pod.uid.clone())),
@@ -18,7 +18,7 @@ pub(super) fn of_pod(pod: &PodSandbox) -> ContainerFacts {
 }
 
 /// Facts of a container, those of its pod among them.
-pub(super) fn of_container(pod: &PodSandbox, container: &Container) -> ContainerFacts {
+pub(crate) fn of_container(pod: &PodSandbox, container: &Container) -> ContainerFacts {
     // Runtimes before containerd 2.4 name the image only in an annotation of theirs.
     let annotation = |key: &str| container.annotations.get(key).cloned();
     let image = container.image.as_ref();
