@@ -48,7 +48,7 @@ impl Node {
         };
         let config = json!({
             "stdout_output": { "enabled": false },
-            "file_output": { "enabled": true, "filename": node.path("alerts") },
+            "file_output": { "enabled": true, "filename": node.path("state/out/alerts") },
         });
         node.put(CONFIGS, "alerts", json!({ "config": config }));
         node
@@ -154,7 +154,7 @@ impl Node {
     }
 
     fn alerts(&self, rule: &str) -> Vec<Value> {
-        let text = said(&self.path("alerts"));
+        let text = said(&self.path("state/out/alerts"));
         let lines = text
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -12,11 +12,13 @@ use event::EngineKind;
 use outputs::Dispatcher;
 use supervisor::attached::{self, Ends};
 use supervisor::{Services, Source};
+use sys::signal::{MaskChange, SignalSet, change_mask};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::bundles::said;
 use crate::given::GivenHandle;
-pub use crate::given::GivenSources;
+pub use crate::given::{GivenFolders, GivenSources};
+use crate::given_settings::{REFUSED, file_problems};
 use crate::metrics::Counters;
 use crate::options::{Detection, Interception};
 use crate::reload::Reloader;
@@ -31,27 +33,6 @@ pub struct SourceProblem {
     /// The problem, with its place.
     pub message: String,
 }
-
-/// Settings that no given text may have, and why.
-const REFUSED: [(&str, &str); 5] = [
-    (
-        "rules_files",
-        "rules are given by name, not as files of the node",
-    ),
-    (
-        "rules_file",
-        "rules are given by name, not as files of the node",
-    ),
-    ("config_files", "a given text includes no files of the node"),
-    (
-        "program_output",
-        "a given text starts no program on the node",
-    ),
-    (
-        "watch_config_files",
-        "given texts are followed by themselves",
-    ),
-];
 
 /// Compiles sources without putting them in force.
 ///
@@ -73,6 +54,10 @@ pub fn check(detection: &Detection, sources: &GivenSources) -> Result<(), Vec<So
     let problems = request.fragment_problems(&REFUSED);
     if !problems.is_empty() {
         return Err(problems.into_iter().map(of_settings).collect());
+    }
+    let problems = of_files(&request, &detection);
+    if !problems.is_empty() {
+        return Err(problems);
     }
     let whole = |failure: Failure| {
         vec![SourceProblem {
@@ -96,6 +81,20 @@ fn of_settings(problem: FragmentProblem) -> SourceProblem {
         text: problem.fragment,
         message: problem.message,
     }
+}
+
+/// Problems with files that the settings name, each with the text that has named it.
+fn of_files(request: &Request<'_>, detection: &Detection) -> Vec<SourceProblem> {
+    // Settings that cannot be loaded are found before.
+    let Ok(effective) = request.load() else {
+        return Vec::new();
+    };
+    let problems = file_problems(&effective.config, detection.given_folders.as_ref());
+    let problems = problems.into_iter().map(|problem| SourceProblem {
+        text: request.fragment_with(problem.group).map(str::to_owned),
+        message: problem.message,
+    });
+    problems.collect()
 }
 
 fn of_rules(loaded: &Loaded, sources: &GivenSources) -> Vec<SourceProblem> {
@@ -143,7 +142,7 @@ pub struct Figures {
 /// Watches all processes of the host by the engine `ebpf`.
 ///
 /// Preconditions: the process has one thread. Afterwards all its signals are blocked; [`Embedded::wait`] takes those that ask
-/// for the end.
+/// for the end. After an error they are as they were.
 ///
 /// # Errors
 ///
@@ -167,8 +166,11 @@ pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded
         )
         .help("`tollgate doctor` shows what works here")
     };
-    let (listening, ends) = attached::begin(Source::Host).map_err(unable)?;
-    let runtime = made.start(listening).map_err(unable)?;
+    let started = or_unblocked(|| {
+        let (listening, ends) = attached::begin(Source::Host)?;
+        Ok((made.start(listening)?, ends))
+    });
+    let (runtime, ends) = started.map_err(unable)?;
     let detector = EmbeddedDetector {
         given,
         detection: Arc::new(detection),
@@ -180,6 +182,16 @@ pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded
         runtime: Box::new(runtime),
         ends,
         detector,
+    })
+}
+
+/// Starts what blocks signals. If it fails, nobody waits for these, so they are as before: a program that goes on without an
+/// engine has to end when it is asked to.
+fn or_unblocked<T>(start: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let before = change_mask(MaskChange::Block, SignalSet::of(&[]))?;
+    start().inspect_err(|_| {
+        // It was the mask of this thread.
+        let _ = change_mask(MaskChange::Set, before);
     })
 }
 
@@ -283,6 +295,26 @@ mod tests {
             problems[0].message.contains("spawned_process"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn signals_are_blocked_by_a_start_unless_it_fails() {
+        let mask = || change_mask(MaskChange::Block, SignalSet::of(&[])).expect("it is readable");
+        let ends = [abi::Signal::SIGTERM.0, abi::Signal::SIGINT.0];
+        for fails in [true, false] {
+            // A mask belongs to a thread.
+            let blocked = std::thread::spawn(move || {
+                let _ = or_unblocked(|| {
+                    let _orders = supervisor::signals::orders()?;
+                    change_mask(MaskChange::Block, SignalSet::of(&ends))?;
+                    anyhow::ensure!(!fails, "no engine");
+                    Ok(())
+                });
+                ends.map(|signal| mask().contains(signal))
+            });
+            let blocked = blocked.join().expect("it does not panic");
+            assert_eq!(blocked, [!fails; 2]);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Rules and settings that a program gives to its detector as texts.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Rules and settings that a program gives to its detector, each text with its name for messages.
@@ -11,6 +12,16 @@ pub struct GivenSources {
     pub rules: Vec<(String, String)>,
     /// Parts of falco.yaml. Each is merged into the ones before: lists are extended, other values replaced.
     pub settings: Vec<(String, String)>,
+}
+
+/// Folders for files that given settings name. Whoever gives the settings need not be root of this host, while this program
+/// is: it writes and reads no other file for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenFolders {
+    /// Where files are written, such as `file_output.filename`. Nobody else may write to it.
+    pub written: PathBuf,
+    /// Where files are read, such as certificates and tokens. It need not exist.
+    pub read: PathBuf,
 }
 
 /// The sources that a detector reads when it loads its rules.

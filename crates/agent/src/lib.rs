@@ -21,6 +21,7 @@ mod failure;
 mod filter_cache;
 mod first;
 pub mod given;
+mod given_settings;
 pub mod guard;
 mod host;
 mod identity;

@@ -10,7 +10,7 @@ use event::EngineKind;
 use outputs::{StandardStream, StdoutOutput, StreamFormat, StreamTarget};
 use serde::{Deserialize, Serialize};
 
-use crate::given::GivenHandle;
+use crate::given::{GivenFolders, GivenHandle};
 use crate::learn::Learner;
 use crate::spec::{optional_path, paths};
 
@@ -82,6 +82,9 @@ pub struct Detection {
     /// Rules and settings that this process alone has, as texts.
     #[serde(skip)]
     pub given: Option<Arc<GivenHandle>>,
+    /// Folders for the files that those settings name; `None` if they may name no file.
+    #[serde(skip)]
+    pub given_folders: Option<GivenFolders>,
     /// What a container runtime tells this process about containers.
     #[serde(skip)]
     pub containers: Option<Arc<Registry>>,

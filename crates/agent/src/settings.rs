@@ -20,6 +20,7 @@ use rules::{Engine, EngineOptions, Level, Recorder};
 use seccomp::{Denials, FilterOptions, FilterProgram, SpecialCall};
 
 use crate::bundles::{self, BundleFolder};
+use crate::given_settings::why_unusable;
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
 use crate::{channels, journal};
@@ -82,6 +83,12 @@ pub(super) fn configuration_with(
         warnings,
         ..
     } = request.load()?;
+    if given.is_some()
+        && let Some(why) = why_unusable(&config, detection.given_folders.as_ref())
+    {
+        return Err(Failure::new(Exit::BadInput, why)
+            .help("take it out of the texts that the program is given"));
+    }
     config.rules_folder.clone_from(&detection.rules_folder);
     config.added_rules.clone_from(&detection.add_rules);
     config.json_output |= detection.json || detection.stream.is_json();

@@ -34,6 +34,7 @@ impl From<args::Detection> for options::Detection {
             without_rules: false,
             learner: None,
             given: None,
+            given_folders: None,
             containers: None,
         }
     }

@@ -69,6 +69,8 @@ struct Sum {
     unresolved: BTreeMap<String, u64>,
     /// Why it is not known of nodes, with their numbers.
     unknown: BTreeMap<String, u64>,
+    /// Of those on which it is not in force, how many have not even looked for a ConfigMap.
+    unread: u64,
 }
 
 impl Cluster {
@@ -132,8 +134,12 @@ impl Sum {
         self.nodes += 1;
         let state = match detecting {
             Detecting::Unknown(cause) => return count(&mut self.unknown, cause),
-            Detecting::Off => return count(&mut self.failed, "the agent does not detect"),
+            Detecting::Off => {
+                self.unread += 1;
+                return count(&mut self.failed, "the agent does not detect");
+            }
             Detecting::Known(state) if !state.running => {
+                self.unread += 1;
                 let message = format!("no engine watches the node: {}", state.reason);
                 return count(&mut self.failed, &message);
             }
@@ -187,7 +193,7 @@ impl Sum {
             let message = self.said(&self.unresolved);
             return (ConditionStatus::False, "ReferenceResolutionFailed", message);
         }
-        if !self.unknown.is_empty() || self.nodes == 0 {
+        if !self.unknown.is_empty() || self.unread > 0 || self.nodes == 0 {
             let message = "not all nodes have read the ConfigMap".to_owned();
             return (ConditionStatus::Unknown, "Pending", message);
         }

@@ -102,6 +102,8 @@ pub enum ArtifactEvent {
     Gone(ArtifactId),
     /// The ConfigMap of this name, in the namespace of the artifacts; `None` if there is none.
     ConfigMap(String, Option<BTreeMap<String, String>>),
+    /// The API server does not give this ConfigMap to the node, for a reason of this ConfigMap alone.
+    UnreadableConfigMap(String, String),
     /// The labels of the node.
     Labels(BTreeMap<String, String>),
     /// Every object of the kind that existed when the agent started is known.
@@ -123,11 +125,19 @@ struct Content {
     config_map: Option<String>,
 }
 
+/// What is known of a ConfigMap.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Found(BTreeMap<String, String>),
+    Missing,
+    Unreadable(String),
+}
+
 /// The objects that may concern a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Artifacts {
     objects: BTreeMap<ArtifactId, Stored>,
-    config_maps: BTreeMap<String, Option<BTreeMap<String, String>>>,
+    config_maps: BTreeMap<String, Answer>,
     labels: Option<BTreeMap<String, String>>,
     synced: BTreeSet<ArtifactKind>,
 }
@@ -187,7 +197,11 @@ impl Artifacts {
                 self.objects.remove(&id);
             }
             ArtifactEvent::ConfigMap(name, data) => {
-                self.config_maps.insert(name, data);
+                let answer = data.map_or(Answer::Missing, Answer::Found);
+                self.config_maps.insert(name, answer);
+            }
+            ArtifactEvent::UnreadableConfigMap(name, why) => {
+                self.config_maps.insert(name, Answer::Unreadable(why));
             }
             ArtifactEvent::Labels(labels) => self.labels = Some(labels),
             ArtifactEvent::Synced(kind) => {
@@ -197,6 +211,7 @@ impl Artifacts {
     }
 
     /// Names of the ConfigMaps that objects for this node refer to. Before the labels of the node are known there are none.
+    /// What cannot be the name of one is not asked for.
     #[must_use]
     pub fn config_maps(&self) -> BTreeSet<&str> {
         let contents = self
@@ -204,6 +219,7 @@ impl Artifacts {
             .filter_map(|(_, stored)| stored.content.as_ref().ok());
         contents
             .filter_map(|content| content.config_map.as_deref())
+            .filter(|name| is_name(name))
             .collect()
     }
 
@@ -268,9 +284,7 @@ impl Artifacts {
         let mut texts = Vec::new();
         if let Some(name) = &content.config_map {
             let key = id.kind.config_map_key();
-            let found = self.config_maps.get(name).and_then(Option::as_ref);
-            let found = found
-                .ok_or_else(|| Refusal::unresolved(format!("there is no ConfigMap `{name}`")))?;
+            let found = self.config_map(name).map_err(Refusal::unresolved)?;
             let found = found.get(key).ok_or_else(|| {
                 Refusal::unresolved(format!("the ConfigMap `{name}` has no key `{key}`"))
             })?;
@@ -285,6 +299,34 @@ impl Artifacts {
         }
         Ok(texts)
     }
+
+    /// The data of a ConfigMap, or why there are none.
+    fn config_map(&self, name: &str) -> Result<&BTreeMap<String, String>, String> {
+        if !is_name(name) {
+            return Err(format!("`{name}` cannot be the name of a ConfigMap"));
+        }
+        match self.config_maps.get(name) {
+            Some(Answer::Found(data)) => Ok(data),
+            Some(Answer::Missing) | None => Err(format!("there is no ConfigMap `{name}`")),
+            Some(Answer::Unreadable(why)) => {
+                Err(format!("the ConfigMap `{name}` cannot be read: {why}"))
+            }
+        }
+    }
+}
+
+/// Whether an object of Kubernetes can have this name: labels of small letters, digits and inner dashes, joined by dots. Another
+/// one would be part of the path of a request, and the answer one about something else.
+fn is_name(name: &str) -> bool {
+    const MAX_NAME: usize = 253;
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| {
+        label.bytes().all(is_inner)
+            && !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= MAX_NAME && name.split('.').all(is_label)
 }
 
 /// Reads an object.

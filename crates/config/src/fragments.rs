@@ -55,7 +55,7 @@ pub(crate) fn merge(
 
 impl Request<'_> {
     /// What is wrong with this configuration; nothing if it can be used. Unknown keys of fragments are wrong, as are the keys
-    /// of the top level in `refused`, which stand there with the reason.
+    /// and groups in `refused`, such as `a.b`, which stand there with the reason.
     #[must_use]
     pub fn fragment_problems(&self, refused: &[(&str, &str)]) -> Vec<FragmentProblem> {
         let mut problems = self.refused_keys(refused);
@@ -91,18 +91,25 @@ impl Request<'_> {
             let Ok(node) = reader.read(name, text) else {
                 continue;
             };
-            let Value::Map(entries) = &node.value else {
-                continue;
-            };
-            for entry in entries {
-                let found = refused.iter().find(|(key, _)| entry.key == *key);
-                if let Some((key, why)) = found {
-                    let message = format!("`{key}` cannot be set here: {why}");
-                    problems.push(Problem::new(&entry.origin, message));
-                }
-            }
+            find_refused(&node, "", refused, &mut problems);
         }
         problems
+    }
+
+    /// The fragment that has set this group, such as `file_output`: the last one that names it, because each replaces what
+    /// those before say of a group.
+    #[must_use]
+    pub fn fragment_with(&self, group: &str) -> Option<&str> {
+        let reader = FileReader::new(self.mode);
+        let names_group = |(name, text): &&(String, String)| {
+            let node = reader.read(name, text).ok();
+            let Some(Value::Map(entries)) = node.map(|node| node.value) else {
+                return false;
+            };
+            entries.iter().any(|entry| is_in(&entry.key, group))
+        };
+        let last = self.fragments.iter().rev().find(names_group);
+        last.map(|(name, _)| &**name)
     }
 
     fn fragment_of<'o>(&self, origin: &'o Origin) -> Option<&'o str> {
@@ -112,6 +119,33 @@ impl Request<'_> {
         let name = name.deref();
         let is_one = self.fragments.iter().any(|(known, _)| known == name);
         is_one.then_some(name)
+    }
+}
+
+/// Whether a path of keys is this one, or in this group.
+fn is_in(path: &str, group: &str) -> bool {
+    let rest = path.strip_prefix(group);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Adds a problem for each refused key below `node`. Paths are joined as they are when settings are applied, where a key
+/// that has a dot is the same as a key in a group.
+fn find_refused(node: &Node, parent: &str, refused: &[(&str, &str)], problems: &mut Vec<Problem>) {
+    let Value::Map(entries) = &node.value else {
+        return;
+    };
+    for entry in entries {
+        let path = match parent {
+            "" => entry.key.clone(),
+            parent => format!("{parent}.{}", entry.key),
+        };
+        match refused.iter().find(|(group, _)| is_in(&path, group)) {
+            Some((_, why)) => {
+                let message = format!("`{path}` cannot be set here: {why}");
+                problems.push(Problem::new(&entry.origin, message));
+            }
+            None => find_refused(&entry.node, &path, refused, problems),
+        }
     }
 }
 
@@ -174,6 +208,40 @@ mod tests {
             assert_eq!(problems[0].fragment.as_deref(), Some("b"), "{text}");
             assert!(problems[0].message.contains(expected), "{problems:?}");
         }
+    }
+
+    #[test]
+    fn a_refused_key_is_found_in_its_group_and_by_its_dotted_name() {
+        for (text, is_refused) in [
+            ("engine: {gvisor: {config: /x}}\n", true),
+            ("engine.gvisor.config: /x\n", true),
+            ("engine: {gvisor.config: /x}\n", true),
+            ("engine: {gvisor: ~}\n", true),
+            ("engine: {kind: modern_ebpf}\n", false),
+        ] {
+            let fragments = pairs(&[("a", text)]);
+            let request = Request {
+                fragments: &fragments,
+                ..Request::default()
+            };
+            let refused = request.refused_keys(&[("engine.gvisor", "no")]);
+            assert_eq!(!refused.is_empty(), is_refused, "{text}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_that_of_the_last_fragment_that_names_it() {
+        let fragments = pairs(&[
+            ("a", "file_output: {enabled: true}\n"),
+            ("b", "file_output.filename: x\n"),
+            ("c", "file_outputs: 1\n"),
+        ]);
+        let request = Request {
+            fragments: &fragments,
+            ..Request::default()
+        };
+        assert_eq!(request.fragment_with("file_output"), Some("b"));
+        assert_eq!(request.fragment_with("metrics"), None);
     }
 
     #[test]

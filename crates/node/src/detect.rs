@@ -13,7 +13,7 @@ use cluster::artifacts::{
     AcceptedSources, ArtifactEvent, ArtifactId, ArtifactKind, ArtifactState, Artifacts, Desired,
     Problem, Settled,
 };
-use container::registry::{ContainerFacts, Registry};
+use container::registry::Registry;
 use kinds::crd::Definition;
 use kinds::{DetectionState, NodeArtifact, ObjectKey};
 use nri::Event;
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::chain;
+use crate::facts::{of_container, of_pod};
 use crate::store::{StoreError, read_sources};
 
 /// Changes that wait at most. A thread that has more waits, and with it its connection.
@@ -203,41 +204,6 @@ fn artifact(state: &ArtifactState) -> NodeArtifact {
     }
 }
 
-fn of_pod(pod: &PodSandbox) -> ContainerFacts {
-    let labels = pod.labels.iter();
-    ContainerFacts {
-        pod: Some((pod.name.clone(), pod.namespace.clone(), pod.uid.clone())),
-        pod_ip: pod.ips.first().cloned(),
-        pod_labels: labels
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect(),
-        sandbox_id: Some(pod.id.clone()),
-        ..ContainerFacts::default()
-    }
-}
-
-fn of_container(pod: &PodSandbox, container: &Container) -> ContainerFacts {
-    // Runtimes before containerd 2.4 name the image only in an annotation of theirs.
-    let annotation = |key: &str| container.annotations.get(key).cloned();
-    let image = container.image.as_ref();
-    let name = image.map(|image| image.name.clone());
-    let name = name
-        .or_else(|| annotation("io.kubernetes.cri.image-name"))
-        .or_else(|| annotation("io.kubernetes.cri-o.ImageName"));
-    let labels = container.labels.iter();
-    ContainerFacts {
-        name: Some(container.name.clone()).filter(|name| !name.is_empty()),
-        image: name.filter(|name| !name.is_empty()),
-        image_digest: image
-            .map(|image| image.digest.clone())
-            .filter(|digest| !digest.is_empty()),
-        labels: labels
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect(),
-        ..of_pod(pod)
-    }
-}
-
 /// Starts the threads that follow the sources of the node.
 pub(crate) fn start(
     agent: &Arc<Agent>,
@@ -373,12 +339,19 @@ impl Follower {
             };
             match self.client.get(&maps, &key) {
                 Ok(map) => {
+                    self.said
+                        .remove(&format!("cannot read the ConfigMap {key}"));
                     let data = texts(&map["data"]);
                     let event = ArtifactEvent::ConfigMap(name, Some(data));
                     self.artifacts.apply(event);
                 }
                 Err(error) if error.code() == Some(404) => {
                     self.artifacts.apply(ArtifactEvent::ConfigMap(name, None));
+                }
+                Err(error) if is_about_object(error.code()) => {
+                    let why = chain(&error);
+                    let event = ArtifactEvent::UnreadableConfigMap(name, why);
+                    self.artifacts.apply(event);
                 }
                 Err(error) => self.complain(&format!("cannot read the ConfigMap {key}"), &error),
             }
@@ -411,17 +384,13 @@ impl Follower {
             return;
         }
         self.retry = None;
-        let mut settled = desired.settle(&self.in_force, |sources| self.detector.check(sources));
-        if settled.unusable.is_some() {
+        let settled = desired.settle(&self.in_force, |sources| self.detector.check(sources));
+        let (settled, is_whole) = put_in_force(&*self.detector, &self.in_force, settled);
+        if !is_whole {
             self.retry = Some(Instant::now() + RETRY);
-        } else if settled.accepted != self.in_force {
-            match self.detector.replace(&settled.accepted) {
-                Ok(()) => self.adopt(&settled),
-                Err(cause) => {
-                    settled = settled.refused(&self.in_force, &cause);
-                    self.retry = Some(Instant::now() + RETRY);
-                }
-            }
+        }
+        if settled.unusable.is_none() && settled.accepted != self.in_force {
+            self.adopt(&settled);
         }
         self.last = Some(desired);
         self.tell(settled);
@@ -471,6 +440,40 @@ impl Follower {
     }
 }
 
+/// Puts sources in force; returns what is, and whether that is all that compiles. A Config whose outputs cannot be opened keeps
+/// no rules out of force.
+fn put_in_force(
+    detector: &dyn Detector,
+    before: &AcceptedSources,
+    settled: Settled,
+) -> (Settled, bool) {
+    if settled.unusable.is_some() {
+        return (settled, false);
+    }
+    if settled.accepted == *before {
+        return (settled, true);
+    }
+    let Err(cause) = detector.replace(&settled.accepted) else {
+        return (settled, true);
+    };
+    if let Some(rest) = settled.without_changed_configs(before, &cause) {
+        let is_same = rest.accepted == *before;
+        let is_usable = || detector.check(&rest.accepted).is_ok();
+        if is_same || is_usable() && detector.replace(&rest.accepted).is_ok() {
+            return (rest, false);
+        }
+    }
+    (settled.refused(before, &cause), false)
+}
+
+/// Whether an answer of the API server is one about the object that was asked for, such as that the agent may not read it, and
+/// not about the agent (401) or the moment (429): it counts, and keeps no other object waiting.
+fn is_about_object(code: Option<u16>) -> bool {
+    const NOT_KNOWN: u16 = 401;
+    const TOO_MANY: u16 = 429;
+    code.is_some_and(|code| (400..500).contains(&code) && ![NOT_KNOWN, TOO_MANY].contains(&code))
+}
+
 /// What cannot be done where a kind cannot be watched.
 fn watching(kind: ArtifactKind) -> String {
     format!("cannot watch {}s", kind.name())
@@ -482,3 +485,7 @@ fn texts(value: &Value) -> BTreeMap<String, String> {
     let texts = entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     texts.collect()
 }
+
+#[cfg(test)]
+#[path = "detect_tests.rs"]
+mod tests;

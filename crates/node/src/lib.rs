@@ -18,6 +18,7 @@
 mod agent;
 mod detect;
 pub mod explain;
+mod facts;
 mod filter;
 mod index;
 mod merge;

@@ -60,6 +60,28 @@ impl AcceptedSources {
         texts
     }
 
+    /// What of these sources a compiler still takes, such as that of another version of this program: an object that it refuses
+    /// is left out, the others stay.
+    #[must_use]
+    pub fn settle_again(&self, check: impl FnMut(&Self) -> Result<(), Vec<Problem>>) -> Settled {
+        let artifacts = self.artifacts.iter().map(|one| DesiredArtifact {
+            id: one.id(),
+            generation: 0,
+            texts: Ok(one.texts.clone()),
+        });
+        let desired = Desired {
+            artifacts: artifacts.collect(),
+        };
+        desired.settle(self, check)
+    }
+
+    /// The same without the objects of a kind.
+    #[must_use]
+    pub fn without(mut self, kind: ArtifactKind) -> Self {
+        self.artifacts.retain(|one| one.kind != kind);
+        self
+    }
+
     fn to_map(&self) -> Texts {
         let artifacts = self.artifacts.iter();
         artifacts.map(|one| (one.id(), one.texts.clone())).collect()
@@ -91,6 +113,15 @@ pub struct ArtifactState {
     pub is_earlier_in_force: bool,
 }
 
+impl ArtifactState {
+    /// Notes that the object is not in force, and why. The first reason stays.
+    fn blame(&mut self, cause: &str, is_earlier_in_force: bool) {
+        let refusal = || Refusal::invalid(cause.to_owned());
+        self.problem.get_or_insert_with(refusal);
+        self.is_earlier_in_force = is_earlier_in_force;
+    }
+}
+
 /// What comes into force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -105,6 +136,35 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// What may come into force after the sources could not be put in force for this cause, although they compile: the same
+    /// with the Configs as they were, because it is their outputs that may be impossible here. Changed Configs have the cause.
+    /// `None` if no Config was to change. What is left was not compiled in this form.
+    #[must_use]
+    pub fn without_changed_configs(&self, before: &AcceptedSources, cause: &str) -> Option<Self> {
+        let (old, mut new) = (before.to_map(), self.accepted.to_map());
+        let ids: BTreeSet<ArtifactId> = old.keys().chain(new.keys()).cloned().collect();
+        let is_changed =
+            |id: &ArtifactId| id.kind == ArtifactKind::Config && old.get(id) != new.get(id);
+        let changed: Vec<ArtifactId> = ids.into_iter().filter(is_changed).collect();
+        if changed.is_empty() {
+            return None;
+        }
+        let mut rest = self.clone();
+        for id in &changed {
+            match old.get(id) {
+                Some(texts) => new.insert(id.clone(), texts.clone()),
+                None => new.remove(id),
+            };
+            match rest.states.iter_mut().find(|state| state.id == *id) {
+                Some(state) => state.blame(cause, old.contains_key(id)),
+                // It was deleted.
+                None => rest.kept.push(id.clone()),
+            }
+        }
+        rest.accepted = AcceptedSources::of_map(new);
+        Some(rest)
+    }
+
     /// What is in force after the sources could not be put in force for this cause: what was before. Every object that was
     /// to change has the cause.
     #[must_use]
@@ -112,9 +172,7 @@ impl Settled {
         let (old, new) = (before.to_map(), self.accepted.to_map());
         for state in &mut self.states {
             if old.get(&state.id) != new.get(&state.id) {
-                let refusal = || Refusal::invalid(cause.to_owned());
-                state.problem.get_or_insert_with(refusal);
-                state.is_earlier_in_force = old.contains_key(&state.id);
+                state.blame(cause, old.contains_key(&state.id));
             }
         }
         self.accepted = before.clone();

@@ -169,6 +169,18 @@ fn each_mistake_in_an_object_is_its_own() {
             "unknown variant `Like`",
         ),
         (
+            json!({ "configMapRef": { "name": "" } }),
+            "`` cannot be the name of a ConfigMap",
+        ),
+        (
+            json!({ "configMapRef": { "name": "../secrets/x" } }),
+            "`../secrets/x` cannot be the name of a ConfigMap",
+        ),
+        (
+            json!({ "configMapRef": { "name": "denied" } }),
+            "the ConfigMap `denied` cannot be read: forbidden",
+        ),
+        (
             json!({ "configMapRef": { "name": "m" } }),
             "the ConfigMap `m` has no key `rules.yaml`",
         ),
@@ -177,6 +189,7 @@ fn each_mistake_in_an_object_is_its_own() {
             rules("a", spec),
             rules("b", json!({ "inlineRules": "good" })),
             map("m", &[("config.yaml", "x")]),
+            ArtifactEvent::UnreadableConfigMap("denied".to_owned(), "forbidden".to_owned()),
         ]);
         let settled = settle(&artifacts, &AcceptedSources::default());
         let refusal = settled.states[0].problem.clone().unwrap();
@@ -259,6 +272,89 @@ fn a_failure_to_put_sources_in_force_is_a_problem_of_what_changed() {
     assert_eq!(settled.states[0].problem, None);
     let refusal = settled.states[1].problem.clone().unwrap();
     assert_eq!(refusal.message, "the disk is full");
+}
+
+#[test]
+fn a_config_map_that_cannot_be_read_any_more_keeps_its_last_text() {
+    let reference = json!({ "configMapRef": { "name": "m.x-1" } });
+    let mut artifacts = node(vec![
+        rules("a", reference),
+        map("m.x-1", &[("rules.yaml", "a1")]),
+    ]);
+    let first = settle(&artifacts, &AcceptedSources::default()).accepted;
+    let unreadable = ArtifactEvent::UnreadableConfigMap("m.x-1".to_owned(), "no".to_owned());
+    artifacts.apply(unreadable);
+    artifacts.apply(rules("b", json!({ "inlineRules": "b1" })));
+    let settled = settle(&artifacts, &first);
+    assert_eq!(text_of(&settled.accepted), ["a1", "b1"]);
+    let state = &settled.states[0];
+    assert!(state.is_earlier_in_force && state.problem.as_ref().unwrap().is_unresolved);
+}
+
+#[test]
+fn a_config_that_cannot_be_put_in_force_takes_no_rules_with_it() {
+    let config = |text: &str| object(ArtifactKind::Config, "c", json!({ "config": text }));
+    let gone = object(ArtifactKind::Config, "gone", json!({ "config": "g" }));
+    let mut artifacts = node(vec![
+        rules("a", json!({ "inlineRules": "a1" })),
+        config("c1"),
+        gone,
+    ]);
+    let before = settle(&artifacts, &AcceptedSources::default()).accepted;
+    artifacts.apply(rules("a", json!({ "inlineRules": "a2" })));
+    let only_rules = settle(&artifacts, &before);
+    assert_eq!(only_rules.without_changed_configs(&before, "no"), None);
+    artifacts.apply(config("c2"));
+    artifacts.apply(object(
+        ArtifactKind::Config,
+        "new",
+        json!({ "config": "n" }),
+    ));
+    artifacts.apply(ArtifactEvent::Gone(id(ArtifactKind::Config, "gone")));
+    let settled = settle(&artifacts, &before);
+    let rest = settled.without_changed_configs(&before, "no").unwrap();
+    assert_eq!(text_of(&rest.accepted), ["a2"]);
+    let configs = |sources: &AcceptedSources| {
+        let texts = sources.texts(ArtifactKind::Config).into_iter();
+        texts.map(|text| text.text.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(configs(&rest.accepted), ["c1", "g"]);
+    assert_eq!(rest.kept, [id(ArtifactKind::Config, "gone")]);
+    let said = |state: &ArtifactState| {
+        let message = state.problem.as_ref().map(|one| one.message.clone());
+        (
+            state.id.key.name.clone(),
+            message,
+            state.is_earlier_in_force,
+        )
+    };
+    let no = || Some("no".to_owned());
+    let expected = [
+        ("a".to_owned(), None, false),
+        ("c".to_owned(), no(), true),
+        ("new".to_owned(), no(), false),
+    ];
+    assert_eq!(rest.states.iter().map(said).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn stored_sources_lose_only_what_no_longer_compiles() {
+    let artifacts = node(vec![
+        rules("a", json!({ "inlineRules": "bad" })),
+        rules("b", json!({ "inlineRules": "b1" })),
+        object(ArtifactKind::Config, "c", json!({ "config": "c1" })),
+    ]);
+    let stored = artifacts
+        .desired()
+        .unwrap()
+        .settle(&AcceptedSources::default(), |_| Ok(()))
+        .accepted;
+    let settled = stored.settle_again(compile);
+    assert_eq!(text_of(&settled.accepted), ["b1"]);
+    assert_eq!(settled.accepted.artifacts.len(), 2, "the Config stays");
+    assert!(settled.states[0].problem.is_some() && settled.states[1].problem.is_none());
+    let left = stored.without(ArtifactKind::Config).artifacts;
+    assert!(left.iter().all(|one| one.kind == ArtifactKind::Rulesfile));
 }
 
 /// What an object of a generated history says.

@@ -147,3 +147,22 @@ fn a_missing_config_map_is_a_condition_of_its_own() {
         assert_eq!(conditions[1].kind, "ResolvedRefs");
     }
 }
+
+#[test]
+fn a_config_map_that_no_node_has_looked_for_is_not_said_to_be_read() {
+    let stopped = json!({ "running": false, "rules": 0, "reason": "no BTF" });
+    for detection in [Value::Null, stopped] {
+        let mut cluster = cluster(json!({ "configMapRef": { "name": "m" } }));
+        for (time, other, expected) in [
+            (1, detection.clone(), Unknown),
+            (2, state(3, true, "Programmed"), Unknown),
+            (3, state(3, false, "ReferenceResolutionFailed"), False),
+        ] {
+            cluster.apply(detecting("n0", time, other));
+            cluster.apply(detecting("n1", time, detection.clone()));
+            let conditions = cluster.artifact_status(&id()).unwrap().conditions;
+            let statuses = [conditions[0].status, conditions[1].status];
+            assert_eq!(statuses, [False, expected], "{}", conditions[1].message);
+        }
+    }
+}
