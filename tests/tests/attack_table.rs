@@ -491,8 +491,8 @@ const OF_SOME_MACHINES: [&str; 1] = ["m_exec_only"];
 
 /// Whether a line is that of a way that fails everywhere on this machine.
 fn is_impossible(line: &str) -> bool {
-    let is_of = |way: &&str| line.contains(&format!("`{way}`"));
-    OF_SOME_MACHINES.iter().any(|way| is_of(&way)) && line.ends_with("| - | - | - | - |")
+    let is_of = |way: &str| line.contains(&format!("`{way}`"));
+    OF_SOME_MACHINES.iter().any(|way| is_of(way)) && line.ends_with("| - | - | - | - |")
 }
 
 /// Compares the lines of an engine with those of the document, or writes them.

@@ -72,7 +72,7 @@ pub struct AlertProcess {
     pub pid: Pid,
     /// Start time.
     pub start: StartTime,
-    /// Its ancestors as they were known at the event, the nearest first, [`MOST_ANCESTORS`] at most.
+    /// Its ancestors as they were known at the event, the nearest first, 32 at most.
     pub ancestors: Vec<(Pid, StartTime)>,
 }
 
