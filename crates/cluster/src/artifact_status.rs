@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use kinds::artifact::{ArtifactStatus, Config, Rulesfile};
-use kinds::crd::Definition;
-use kinds::{Condition, ConditionStatus, LabelSelector, NodeArtifact, ObjectKey};
+use kinds::{ConditionStatus, LabelSelector, NodeArtifact};
 use serde_json::Value;
 
-use crate::artifacts::{ArtifactId, ArtifactKind};
+use crate::artifacts::{ArtifactId, ArtifactKind, identify};
 use crate::node::Detecting;
+use crate::status::condition;
 use crate::{Cluster, ObjectKind};
 
 /// Maximum number of reasons in a condition: an object has to stay small however many nodes fail.
@@ -25,24 +25,9 @@ pub(crate) struct StoredArtifact {
 
 impl StoredArtifact {
     /// Reads an object of a kind.
-    pub(crate) fn read(kind: ArtifactKind, mut object: Value) -> (ArtifactId, Self) {
-        let metadata = &object["metadata"];
-        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
-        let id = ArtifactId {
-            kind,
-            key: ObjectKey {
-                namespace: text("namespace"),
-                name: text("name"),
-            },
-        };
-        let generation = metadata["generation"].as_i64().unwrap_or_default();
+    pub(crate) fn read(kind: ArtifactKind, object: Value) -> (ArtifactId, Self) {
+        let (id, generation, object) = identify(kind, object);
         let status = serde_json::from_value(object["status"].clone()).ok();
-        let definition = Definition::of_kind(kind.name()).expect("the kind is in the table");
-        object["kind"] = definition.kind.into();
-        object["apiVersion"] = definition.api_version().into();
-        if object["spec"].is_null() {
-            object["spec"] = Value::Object(serde_json::Map::new());
-        }
         let spec = match kind {
             ArtifactKind::Rulesfile => serde_json::from_value(object)
                 .map(|one: Rulesfile| (one.spec.selector, one.spec.config_map_ref.is_some())),
@@ -57,6 +42,9 @@ impl StoredArtifact {
         (id, stored)
     }
 }
+
+/// Status, reason and message of a condition.
+type Found = (ConditionStatus, &'static str, String);
 
 /// What all nodes say of an object.
 #[derive(Debug, Default)]
@@ -83,6 +71,8 @@ impl Cluster {
             conditions,
             observed_generation: Some(stored.generation),
         };
+        let condition =
+            |kind, (status, reason, message): Found| condition(kind, status, reason, message);
         let (selector, has_reference) = match &stored.spec {
             Ok(spec) => spec,
             Err(problem) => {
@@ -164,7 +154,7 @@ impl Sum {
         }
     }
 
-    fn programmed(&self) -> (ConditionStatus, &'static str, String) {
+    fn programmed(&self) -> Found {
         let nodes = self.nodes;
         if !self.failed.is_empty() {
             let reason = match self.unresolved.is_empty() {
@@ -188,7 +178,7 @@ impl Sum {
         (ConditionStatus::True, "Programmed", message)
     }
 
-    fn resolved(&self) -> (ConditionStatus, &'static str, String) {
+    fn resolved(&self) -> Found {
         if !self.unresolved.is_empty() {
             let message = self.said(&self.unresolved);
             return (ConditionStatus::False, "ReferenceResolutionFailed", message);
@@ -214,14 +204,4 @@ impl Sum {
 
 fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
     *reasons.entry(reason.to_owned()).or_default() += 1;
-}
-
-fn condition(kind: &str, (status, reason, message): (ConditionStatus, &str, String)) -> Condition {
-    Condition {
-        kind: kind.to_owned(),
-        status,
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: None,
-    }
 }

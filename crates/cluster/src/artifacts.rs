@@ -329,8 +329,9 @@ fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(is_label)
 }
 
-/// Reads an object.
-fn read(kind: ArtifactKind, mut object: Value) -> (ArtifactId, Stored) {
+/// Returns the id and the generation of an object, and the object with what objects in a list lack. An object without a
+/// name or a generation is from no API server: it has the empty name and 0, which no other has.
+pub(crate) fn identify(kind: ArtifactKind, mut object: Value) -> (ArtifactId, i64, Value) {
     let metadata = &object["metadata"];
     let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
     let id = ArtifactId {
@@ -341,13 +342,18 @@ fn read(kind: ArtifactKind, mut object: Value) -> (ArtifactId, Stored) {
         },
     };
     let generation = metadata["generation"].as_i64().unwrap_or_default();
-    // Objects in a list lack these.
     let definition = Definition::of_kind(kind.name()).expect("the kind is in the table");
     object["kind"] = definition.kind.into();
     object["apiVersion"] = definition.api_version().into();
     if object["spec"].is_null() {
         object["spec"] = Value::Object(serde_json::Map::new());
     }
+    (id, generation, object)
+}
+
+/// Reads an object.
+fn read(kind: ArtifactKind, object: Value) -> (ArtifactId, Stored) {
+    let (id, generation, object) = identify(kind, object);
     let content = match kind {
         ArtifactKind::Rulesfile => serde_json::from_value(object)
             .map_err(|error| error.to_string())
@@ -367,9 +373,10 @@ fn read(kind: ArtifactKind, mut object: Value) -> (ArtifactId, Stored) {
 
 fn of_rules(spec: RulesfileSpec) -> Result<Content, String> {
     if let Some(artifact) = &spec.oci_artifact {
-        let repository = artifact["image"]["repository"].as_str().unwrap_or_default();
+        let repository = artifact["image"]["repository"].as_str();
+        let named = repository.map_or_else(String::new, |name| format!(" ({name})"));
         return Err(format!(
-            "`ociArtifact` ({repository}) is not supported: an agent that watches a node pulls nothing from a registry; \
+            "`ociArtifact`{named} is not supported: an agent that watches a node pulls nothing from a registry; \
              put the rules into `inlineRules` or a ConfigMap"
         ));
     }

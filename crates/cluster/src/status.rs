@@ -16,7 +16,12 @@ use crate::{Cluster, ObjectKind, PolicyId};
 const MAX_LISTED: usize = 16;
 
 /// A condition without its time.
-fn condition(kind: &str, status: ConditionStatus, reason: &str, message: String) -> Condition {
+pub(crate) fn condition(
+    kind: &str,
+    status: ConditionStatus,
+    reason: &str,
+    message: String,
+) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status,
