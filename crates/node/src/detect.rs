@@ -112,6 +112,7 @@ impl Detection {
         let (running, rules, reason) = match &self.engine {
             Err(cause) => (false, 0, cause.clone()),
             Ok((detector, _)) => {
+                // Empty: there is nothing to say.
                 let reason = known.unusable.clone().unwrap_or_default();
                 (true, detector.figures().rules, reason)
             }

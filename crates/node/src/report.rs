@@ -197,37 +197,35 @@ pub(crate) fn metrics(agent: &Agent) -> String {
 /// The metrics of detection in Prometheus' format.
 fn of_detection(detection: &Detection) -> String {
     let figures = detection.figures();
-    let values = [
-        (
-            "running",
-            "gauge",
-            "1 while an engine watches the node, else 0.",
-            u64::from(figures.is_some()),
-        ),
-        (
-            "rules",
-            "gauge",
-            "Rules in force.",
-            figures.unwrap_or_default().rules,
-        ),
-        (
-            "alerts_total",
-            "counter",
-            "Alerts of rules.",
-            figures.unwrap_or_default().alerts,
-        ),
-        (
-            "events_lost_total",
-            "counter",
-            "Events that the engine lost.",
-            figures.unwrap_or_default().lost,
-        ),
-    ];
-    let lines = values.map(|(name, kind, help, value)| {
+    let mut values = vec![(
+        "running",
+        "gauge",
+        "1 while an engine watches the node, else 0.",
+        u64::from(figures.is_some()),
+    )];
+    // Without an engine these are unknown, and not 0.
+    if let Some(figures) = figures {
+        values.extend([
+            ("rules", "gauge", "Rules in force.", figures.rules),
+            (
+                "alerts_total",
+                "counter",
+                "Alerts of rules.",
+                figures.alerts,
+            ),
+            (
+                "events_lost_total",
+                "counter",
+                "Events that the engine lost.",
+                figures.lost,
+            ),
+        ]);
+    }
+    let line = |(name, kind, help, value): (&str, &str, &str, u64)| {
         let name = format!("tollgate_node_detection_{name}");
         format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
-    });
-    lines.concat()
+    };
+    values.into_iter().map(line).collect()
 }
 
 /// How long answers took, as a histogram in Prometheus' format.
