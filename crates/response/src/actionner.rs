@@ -180,13 +180,11 @@ pub(crate) fn check_accepted(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let names = UNAVAILABLE.iter().map(|known| known.name);
-    let near = closest(name, names.clone()).map(|near| format!("; did you mean `{near}`?"));
-    let reason = match Actionner::named(name) {
-        Some(_) => "is available, so there is nothing to accept".to_owned(),
-        None => format!(
-            "is no actionner that is refused{}",
-            near.unwrap_or_default()
-        ),
+    let none = "is no actionner that is refused";
+    let reason = match (Actionner::named(name), closest(name, names)) {
+        (Some(_), _) => "is available, so there is nothing to accept".to_owned(),
+        (None, Some(near)) => format!("{none}; did you mean `{near}`?"),
+        (None, None) => none.to_owned(),
     };
     Err(format!("`{name}` {reason}"))
 }

@@ -162,9 +162,10 @@ impl Bound {
     pub(crate) fn ends_before(&self, deadline: Instant) -> bool {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).unwrap_or_default();
+            // A time that is too long for the kernel is none.
+            let left = Timespec::try_from(left).ok();
             let mut fds = [PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN)];
-            match poll(&mut fds, Some(&left)) {
+            match poll(&mut fds, left.as_ref()) {
                 Ok(count) => return count > 0,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return false,

@@ -226,6 +226,7 @@ fn program(proc: &Proc, target: &Bound, thread: i32, file: Result<Statx, ProcErr
         (Ok(file), Ok(path)) => {
             let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
             let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            // The root is no program, and no protected name is empty.
             let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
             Program::File {
                 is_of_host: is_of_host(proc, path, &file),

@@ -31,22 +31,8 @@ pub struct Limits {
     pub each: ThrottleRate,
 }
 
-impl Default for Limits {
-    /// 20 a second after a burst of 100, and 5 a second after a burst of 25 for each rule.
-    fn default() -> Self {
-        let rate = |per_second, max_burst| ThrottleRate {
-            per_second,
-            max_burst,
-        };
-        Self {
-            total: rate(20.0, 100),
-            each: rate(5.0, 25),
-        }
-    }
-}
-
 /// Settings of a [`Responder`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Actions are reported and not done, whatever the rules say.
     pub dry_run: bool,
@@ -442,9 +428,9 @@ impl Shared {
         }
     }
 
-    /// Returns true if a process has one thread and no child, and leads no session, whose processes may be orphans that it
-    /// has started: it leaves nothing behind. A list that is empty at
-    /// one moment is exact, and one thread that waits for this answer makes no child meanwhile.
+    /// Returns true if a process leaves nothing behind: it has one thread and no child, and leads no session, whose
+    /// processes may be orphans that it has started. A list that is empty at one moment is exact, and one thread that
+    /// waits for this answer makes no child meanwhile.
     fn is_alone(&self, process: &Bound) -> bool {
         let Pid(pid) = process.pid;
         let children = || self.proc.contents(&format!("{pid}/task/{pid}/children"));
@@ -456,7 +442,7 @@ impl Shared {
     }
 }
 
-/// Returns the time since a moment of the real-time clock.
+/// Returns the time since a moment of the real-time clock, for reports; 0 if that was set back, also to before 1970.
 pub(crate) fn since(moment_ns: u64) -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.unwrap_or_default()

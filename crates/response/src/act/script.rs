@@ -149,12 +149,13 @@ impl Running {
         let mut is_open = true;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let limit = Timespec::try_from(left).unwrap_or_default();
+            // A time that is too long for the kernel is none.
+            let limit = Timespec::try_from(left).ok();
             let process = PollFd::from_borrowed_fd(self.process.as_fd(), PollFlags::IN);
             let output = PollFd::from_borrowed_fd(self.output.as_fd(), PollFlags::IN);
             let mut fds = [process, output];
             let fds = if is_open { &mut fds[..] } else { &mut fds[..1] };
-            match poll(fds, Some(&limit)) {
+            match poll(fds, limit.as_ref()) {
                 Ok(0) => return false,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return false,

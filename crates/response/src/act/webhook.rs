@@ -96,8 +96,12 @@ impl Webhook {
 /// Returns scheme, host and port of a URL.
 fn server(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
+    let authority = rest
+        .find(['/', '?', '#', '\\'])
+        .map_or(rest, |end| &rest[..end]);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     format!("{scheme}://{host}")
 }
 

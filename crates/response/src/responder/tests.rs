@@ -39,10 +39,18 @@ fn responder(rules: &str, accepted: &[&str]) -> (Responder, Receiver<Alert>) {
     let accepted: Vec<_> = accepted.iter().map(|name| (*name).to_owned()).collect();
     let loaded = load(vec![file], &accepted);
     assert!(loaded.is_usable(), "{}", loaded.render());
+    let rate = ThrottleRate {
+        per_second: 100.0,
+        max_burst: 100,
+    };
     let settings = Settings {
+        dry_run: false,
+        limits: Limits {
+            total: rate,
+            each: rate,
+        },
         caller_waits: true,
         has_local_pids: true,
-        ..Settings::default()
     };
     let (sender, reports) = channel();
     let settings_of_outputs = outputs::Settings::new("box".into(), Arc::new(|_: &str| {}));
