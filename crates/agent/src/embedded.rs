@@ -102,10 +102,13 @@ fn of_rules(loaded: &Loaded, sources: &GivenSources) -> Vec<SourceProblem> {
     let errors = loaded.diagnostics.iter().filter(|one| one.is_error());
     let problems = errors.map(|error| {
         let file = &*error.location.file;
-        let help = error.help.as_ref().map(|help| format!(" ({help})"));
+        let message = match &error.help {
+            Some(help) => format!("{error} ({help})"),
+            None => error.to_string(),
+        };
         SourceProblem {
             text: names.contains(file).then(|| file.to_owned()),
-            message: format!("{error}{}", help.unwrap_or_default()),
+            message,
         }
     });
     problems.collect()
@@ -277,10 +280,12 @@ mod tests {
         }
     }
 
+    /// What is wrong with texts: nothing if they are accepted.
     fn problems(sources: &GivenSources) -> Vec<SourceProblem> {
-        check(&Detection::default(), sources)
-            .err()
-            .unwrap_or_default()
+        match check(&Detection::default(), sources) {
+            Ok(()) => Vec::new(),
+            Err(problems) => problems,
+        }
     }
 
     #[test]
