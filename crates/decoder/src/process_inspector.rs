@@ -49,7 +49,7 @@ impl ProcessInspector {
     pub fn new() -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             proc: Proc::open()?,
-            deadline: Deadline::new(LINGERING_LIMIT),
+            deadline: Deadline::for_files(LINGERING_LIMIT),
         })
     }
 

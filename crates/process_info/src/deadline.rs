@@ -7,7 +7,8 @@
 //! them.
 //!
 //! On a busy machine a thread may be late only because others have the processors. The kernel shows that: the
-//! thread can run, and does not wait for anybody. Its caller then waits longer, up to [`STARVED_LIMIT`].
+//! thread can run, and does not wait for anybody. Its caller then waits longer, up to [`STARVED_LIMIT`]. A pool for
+//! files ([`Deadline::for_files`]) treats a thread that waits for a disk, or for a folder that others change, the same.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -47,8 +48,8 @@ pub struct DeadlineCounts {
     pub stuck: u64,
 }
 
-/// Maximum time beyond the limit for a thread that has had no processor: a hundred time slices of the kernel's
-/// scheduler (`base_slice_ns`, 2.8 ms), rounded up.
+/// Maximum time beyond the limit for a thread that has had no processor, or no disk: a hundred time slices of the
+/// kernel's scheduler (`base_slice_ns`, 2.8 ms), rounded up.
 pub const STARVED_LIMIT: Duration = Duration::from_secs(1);
 /// Time between two looks at a thread that is late.
 const STARVED_STEP: Duration = Duration::from_millis(10);
@@ -60,6 +61,8 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Deadline {
     shared: Arc<Shared>,
     limit: usize,
+    /// States of a thread, as in `/proc/PID/stat`, in which it is given more time.
+    patient_states: &'static [char],
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +95,17 @@ impl Deadline {
         Self {
             shared: Arc::default(),
             limit: limit.max(1),
+            patient_states: &['R'],
+        }
+    }
+
+    /// As [`Deadline::new`], for work that looks files up. A disk that is busy, or a folder in which others make and
+    /// remove files, delays it as a busy processor does: the thread is in an uninterruptible wait (`D`). A file system
+    /// in user space that does not answer shows as an interruptible one.
+    pub fn for_files(limit: usize) -> Self {
+        Self {
+            patient_states: &['R', 'D'],
+            ..Self::new(limit)
         }
     }
 
@@ -216,7 +230,7 @@ impl Deadline {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let is_patient = Instant::now() < end + STARVED_LIMIT;
-            if !is_patient || !lacks_processor(tid.load(Ordering::Relaxed)) {
+            if !is_patient || !is_in(tid.load(Ordering::Relaxed), self.patient_states) {
                 break;
             }
             left = STARVED_STEP;
@@ -240,9 +254,9 @@ impl Shared {
     }
 }
 
-/// Returns whether a thread has not begun its work yet, or could go on if it had a processor. `tid`: 0 before
-/// it has begun.
-fn lacks_processor(tid: i32) -> bool {
+/// Returns whether a thread of this process has not begun its work yet, or is in one of these states. `tid`: 0 before it
+/// has begun.
+fn is_in(tid: i32, states: &[char]) -> bool {
     if tid == 0 {
         return true;
     }
@@ -251,7 +265,7 @@ fn lacks_processor(tid: i32) -> bool {
     stat.is_ok_and(|stat| {
         stat.rsplit(") ")
             .next()
-            .is_some_and(|rest| rest.starts_with('R'))
+            .is_some_and(|rest| rest.starts_with(states))
     })
 }
 
@@ -272,8 +286,11 @@ fn start_thread() -> Result<Sender<Job>, TimedOut> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
     use std::sync::Barrier;
+
+    use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(30);
@@ -314,6 +331,34 @@ mod tests {
         assert_eq!(computed, Err(TimedOut::Late { after: SHORT }));
         assert!(endless.elapsed() >= STARVED_LIMIT);
         stop.store(1, Ordering::Relaxed);
+    }
+
+    /// Who starts a program waits in state `D` until the kernel has opened its file; for that the holder of a lease on
+    /// the file is waited for.
+    #[test]
+    fn work_of_files_that_waits_for_a_disk_is_not_late() {
+        const HOLD: &str = "open my $file, '+<', $ARGV[0] or die; \
+            $SIG{IO} = sub { select undef, undef, undef, $ARGV[1]; exit }; \
+            fcntl $file, 1024, 1 or die; $| = 1; print \"held\\n\"; sleep 20";
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        testing::copy_program("/bin/true", &program).unwrap();
+        for (pool, is_late) in [(Deadline::for_files(1), false), (Deadline::new(1), true)] {
+            let mut holder = Command::new("perl")
+                .args(["-e", HOLD])
+                .arg(&program)
+                .arg((8 * SHORT).as_secs_f64().to_string())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut held = [0; 5];
+            let mut said = holder.stdout.take().unwrap();
+            said.read_exact(&mut held).unwrap();
+            let started = program.clone();
+            let run = pool.run(SHORT, move || Command::new(started).status());
+            assert_eq!(run.is_err(), is_late, "{run:?}");
+            assert!(holder.wait().unwrap().success());
+        }
     }
 
     #[test]
