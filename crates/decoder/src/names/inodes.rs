@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
@@ -14,8 +15,8 @@ use super::walk::{self, Caller, LookupFlags, ResolvedFile};
 
 /// Time, in nanoseconds, after which a new or replaced file that rules name is recognised by its other names.
 const FRESH_NS: u64 = 50_000_000;
-/// An incomplete lookup is repeated after this many times its own duration.
-const LOOK_SHARE: u64 = 20;
+/// An incomplete lookup is repeated after this many times the time that it has waited for file systems.
+const LOOK_SHARE: u32 = 20;
 /// Maximum number of roots whose files are known at once.
 const ROOT_LIMIT: usize = 64;
 
@@ -278,9 +279,9 @@ impl Inodes {
     /// Returns the files in a root, looked up unless a recent result is valid.
     fn looked(&self, caller: Caller<'_>, root: (u64, u64)) -> Result<MutexGuard<'_, Known>, Errno> {
         let mut known = self.known();
-        let begun = now_ns(Clock::Monotonic);
         let former = known.roots.get_mut(&root);
-        if former.as_ref().is_some_and(|found| begun < found.until_ns) {
+        let is_valid = |found: &&mut Found| now_ns(Clock::Monotonic) < found.until_ns;
+        if former.as_ref().is_some_and(is_valid) {
             return Ok(known);
         }
         let (before, layers) = former
@@ -289,20 +290,22 @@ impl Inodes {
         let (paths, changes) = (Arc::clone(&known.paths), known.changes);
         // Release the lock: other threads must not wait while the caller's file systems are asked.
         drop(known);
+        let begun = walk::waited();
         let mut found = Found::look(caller.anew(paths.len()), &paths, &before, layers);
         let now = now_ns(Clock::Monotonic);
         // Unknown files are not looked up again and again.
         let pause = match found.has_unknown {
-            true => now.saturating_sub(begun) * LOOK_SHARE,
-            false => 0,
+            true => (walk::waited() - begun) * LOOK_SHARE,
+            false => Duration::ZERO,
         };
+        let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         let mut known = self.known();
         if !Arc::ptr_eq(&known.paths, &paths) {
             // Rules name other paths since.
             return Err(Errno::AGAIN);
         }
         if known.changes == changes {
-            found.until_ns = now + FRESH_NS.max(pause);
+            found.until_ns = now.saturating_add(FRESH_NS.max(pause));
         }
         if known.roots.len() >= ROOT_LIMIT && !known.roots.contains_key(&root) {
             // Files that were moved away are forgotten there, but not those of this program's own root.

@@ -32,8 +32,13 @@ const TOGETHER: usize = 64;
 
 thread_local! {
     /// Time that this thread has waited for file systems. On a busy machine a lookup takes longer than that, because
-    /// others have the processors; no file system is blamed for it.
+    /// others have the processors and disks; no file system is blamed for it.
     static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Returns how long this thread has waited for file systems, without what it lacked a processor or a disk for.
+pub(super) fn waited() -> Duration {
+    WAITED.get()
 }
 
 /// Flags of a call that affect the resolution of a path.
@@ -98,7 +103,7 @@ impl<'a> Caller<'a> {
         }
         let begun = Instant::now();
         let answer = self.inspector.within(left.min(TIME_LIMIT), work);
-        // What took longer than the limit of one access lacked a processor.
+        // What took longer than the limit of one access lacked a processor or a disk.
         WAITED.set(WAITED.get() + begun.elapsed().min(WORK_LIMIT));
         answer.unwrap_or(Err(Errno::TIMEDOUT))
     }
