@@ -20,7 +20,7 @@ use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
 use crate::parameters::Operation;
-use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker, keep_time};
+use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker};
 
 /// Rate limits of rules whose actions are started.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,7 +93,7 @@ pub(crate) struct Shared {
     pub(crate) guard: Guard,
     pub(crate) dispatcher: Dispatcher,
     /// Stopped trees, which a thread resumes in time.
-    pub(crate) frozen: FrozenTrees,
+    pub(crate) frozen: Arc<FrozenTrees>,
     /// Jobs that wait for scripts and servers.
     pub(crate) waiting: AtomicUsize,
     settings: Settings,
@@ -196,7 +196,7 @@ impl Prepared {
             guard: Guard::new(&proc),
             proc,
             dispatcher,
-            frozen: FrozenTrees::default(),
+            frozen: Arc::default(),
             waiting: AtomicUsize::new(0),
             rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
             settings: self.settings,
@@ -220,11 +220,10 @@ impl Prepared {
             let waiter = Worker::new(Arc::clone(&shared), Arc::clone(&patient_receiver), None);
             spawn(format!("response-w{number}"), Box::new(|| waiter.run()))?;
         }
-        let time = Arc::downgrade(&shared);
-        spawn(
-            "response-time".to_owned(),
-            Box::new(move || keep_time(&time)),
-        )?;
+        // On a thread of its own: other threads may be busy.
+        let frozen = Arc::clone(&shared.frozen);
+        let keep_time = move || frozen.keep_time();
+        spawn("response-time".to_owned(), Box::new(keep_time))?;
         Ok(Responder { shared, jobs })
     }
 }
@@ -299,6 +298,12 @@ impl Responder {
     /// those that stay stopped.
     pub fn end(&self) -> usize {
         self.shared.frozen.end()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.frozen.close();
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rules::Alert;
@@ -64,19 +63,8 @@ pub(crate) struct Worker {
     patient: Option<Sender<Job>>,
 }
 
-/// How often stopped trees are looked at.
-const TICK: Duration = Duration::from_millis(100);
 /// Jobs that wait for scripts and servers at most: what is left of all jobs is for those that wait for nothing.
 pub(crate) const PATIENT_CAPACITY: usize = CAPACITY / 2;
-
-/// Resumes trees whose time is up until there is no responder any more. On a thread of its own: other threads may be busy.
-pub(crate) fn keep_time(shared: &Weak<Shared>) {
-    while let Some(shared) = shared.upgrade() {
-        shared.frozen.resume_due();
-        drop(shared);
-        thread::sleep(TICK);
-    }
-}
 
 impl Worker {
     pub(crate) fn new(
