@@ -71,8 +71,8 @@ impl fmt::Display for Alert {
         let fields = Value::Object(self.fields.clone());
         write!(
             f,
-            "[{} {} {:?} {}] {fields}",
-            self.rule, self.priority, self.tags, self.source
+            "[{} {} {:?} {}] {} {fields}",
+            self.rule, self.priority, self.tags, self.source, self.output
         )
     }
 }
