@@ -1531,12 +1531,10 @@ pub(crate) const PAGES: &[Page] = &[
     see(
         page(
             "copy",
-            &[
-                Example(
-                    "tollgate copy /shared",
-                    "write /shared/tollgate, in a container that runs before the watched one",
-                ),
-            ],
+            &[Example(
+                "tollgate copy /shared",
+                "write /shared/tollgate, in a container that runs before the watched one",
+            )],
         ),
         &["run"],
     ),
