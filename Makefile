@@ -35,7 +35,9 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
-    isolation guard-peers static arm64 install uninstall deb rpm dist
+    isolation guard-peers static arm64 install uninstall deb rpm image dist sign
+# What `tollgate version` says of a release build. Builds of cargo alone do not know it.
+build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -151,5 +153,12 @@ rpm: build ## pack target/dist/tollgate-VERSION-1.ARCHITECTURE.rpm
 	rm -f $(DIST)/tollgate-*.rpm
 	packaging/rpm.sh $(PROGRAM) $(DIST)
 
-dist: static ## pack a release into target/dist: packages and archive of the static program, checksums
+image: static ## make target/dist/tollgate-VERSION-image.tar, an OCI image of the static program
+	packaging/image.sh $(STATIC) $(DIST)
+
+dist: static ## pack a release into target/dist: packages, archive, image, bills of materials, licences, checksums
 	packaging/dist.sh $(STATIC) $(DIST)
+
+sign: ## sign target/dist/SHA256SUMS with minisign; KEY=FILE
+	@test -n '$(KEY)' || { echo 'cannot sign: KEY is not set' >&2; echo 'help: make $@ KEY=FILE' >&2; exit 2; }
+	packaging/sign.sh $(KEY) $(DIST)

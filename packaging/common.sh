@@ -17,3 +17,24 @@ by_compression() {
     *) echo "${0#"$PWD/"}: unknown COMPRESSION $COMPRESSION; use best or fast" >&2 && return 2 ;;
     esac
 }
+
+# xtask WORD...: runs the tools of the repository.
+xtask() {
+    ${XTASK:-cargo run --quiet --locked --package xtask --} "$@"
+}
+
+# third_party_notices PROGRAM: prints the name of a file with the licences of what is linked into a program. The archive
+# of a release has one, which serves every packing.
+third_party_notices() {
+    if [ -n "${NOTICES:-}" ]; then
+        echo "$NOTICES"
+        return
+    fi
+    xtask notices "$(absolute "$1")" "$work/THIRD-PARTY-NOTICES"
+    echo "$work/THIRD-PARTY-NOTICES"
+}
+
+# absolute PATH: prints a path that stays right in another folder.
+absolute() {
+    case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
+}

@@ -3,7 +3,7 @@
 #
 # The files are those of install.sh. Two packings of the same program are equal byte for byte.
 # Environment: SOURCE_DATE_EPOCH (default: the time of the last commit), VERSION (default: that of Cargo.toml), COMPRESSION
-# (best, the default, or fast).
+# (best, the default, or fast), NOTICES (licences of what is linked into the program; default: they are collected).
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -38,6 +38,8 @@ depends() {
 
 # An assignment of its own, so that a failure ends this script.
 depends=$(depends "$program")
+NOTICES=$(third_party_notices "$program")
+export NOTICES
 DESTDIR=$stage PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions packaging/install.sh install "$program"
 doc=$stage/usr/share/doc/tollgate
 # dpkg keeps what it needs to know about files of /etc itself.
@@ -47,7 +49,7 @@ install -m 644 packaging/debian/copyright "$doc/copyright"
     printf 'tollgate (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"
     sed -n "s|^Maintainer: \(.*\)| -- \1  $(date -u -R -d "@$SOURCE_DATE_EPOCH")|p" packaging/debian/control
 } >"$doc/changelog"
-gzip -9n "$doc/changelog" "$doc/CHANGELOG.md"
+gzip -9n "$doc/changelog" "$doc/CHANGELOG.md" "$doc/THIRD-PARTY-NOTICES"
 
 mkdir "$stage/DEBIAN"
 for script in postinst prerm postrm; do install -m 755 packaging/debian/$script "$stage/DEBIAN/$script"; done

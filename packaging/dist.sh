@@ -1,8 +1,9 @@
 #!/bin/sh
 # Packs a release: packaging/dist.sh STATIC_PROGRAM FOLDER
 #
-# FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and SHA256SUMS, in place of those
-# of an earlier packing. Two packings of the same program are equal byte for byte. Environment: as deb.sh.
+# FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and an OCI image, each with a bill
+# of materials; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
+# Two packings of the same program are equal byte for byte. Environment: as deb.sh.
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -11,19 +12,36 @@ program=$1 out=$2
 level=$(by_compression 9 1)
 name=tollgate-$version-$(uname -m)-linux
 
+# A tag names the release that is packed, unless VERSION does.
+tag=$(git describe --exact-match --tags --match 'v[0-9]*' 2>/dev/null || :)
+if [ -z "${VERSION:-}" ] && [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
+    echo "packaging/dist.sh: cannot pack version $version: the commit has the tag $tag" >&2
+    echo 'help: set the version of the tag in Cargo.toml and commit it, or remove the tag' >&2
+    exit 1
+fi
+
 mkdir -p "$out" "$work/$name/packaging"
-rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out/SHA256SUMS"
+rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar \
+    "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
+NOTICES=$(third_party_notices "$program")
+export NOTICES
 packaging/deb.sh "$program" "$out"
 packaging/rpm.sh "$program" "$out"
+packaging/image.sh "$program" "$out"
 
 strip -o "$work/$name/tollgate" "$program"
 install -m 644 LICENSE CHANGELOG.md README.md "$work/$name"
-install -m 644 packaging/config.yaml packaging/logrotate packaging/tollgate-watch.service packaging/hand-over.sh \
-    "$work/$name/packaging"
+install -m 644 "$NOTICES" "$work/$name/THIRD-PARTY-NOTICES"
+install -m 644 packaging/config.yaml packaging/logrotate packaging/sysusers.conf packaging/tollgate-watch.service \
+    packaging/tollgate-serve.service packaging/hand-over.sh "$work/$name/packaging"
 install -m 755 packaging/install.sh "$work/$name/packaging"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" |
     gzip -${level}n >"$out/$name.tar.gz"
 
+out=$(absolute "$out")
+xtask sbom "$(absolute "$program")" "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out/$name.tar.gz" "$out"/tollgate-*-image.tar
+install -m 644 "$NOTICES" "$out/THIRD-PARTY-NOTICES"
+chmod 644 "$out"/tollgate[-_]*.cdx.json
 cd "$out"
-sha256sum -- tollgate_*.deb tollgate-*.rpm "$name.tar.gz" >"$work/SHA256SUMS"
+sha256sum -- THIRD-PARTY-NOTICES tollgate_*.deb tollgate-*.rpm "$name.tar.gz" tollgate-*-image.tar tollgate[-_]*.cdx.json >"$work/SHA256SUMS"
 install -m 644 "$work/SHA256SUMS" SHA256SUMS

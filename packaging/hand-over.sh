@@ -65,5 +65,12 @@ end_bridge() {
     systemctl daemon-reload
 }
 
+# Agents keep what they have to say until the collector is back.
+hand_over_collector() {
+    [ ! -d /run/systemd/system ] || systemctl try-restart tollgate-serve.service ||
+        complain 'cannot restart tollgate-serve.service: see systemctl status tollgate-serve'
+}
+
 hand_over_runs
+hand_over_collector
 hand_over_watch

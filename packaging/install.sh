@@ -3,7 +3,8 @@
 #
 #   packaging/install.sh install|uninstall PROGRAM
 #
-# Environment: PREFIX (default /usr/local), DESTDIR (default: none), ZSHDIR (folder of zsh's completions).
+# Environment: PREFIX (default /usr/local), DESTDIR (default: none), ZSHDIR (folder of zsh's completions), NOTICES (file
+# with the licences of what is linked into the program; default: THIRD-PARTY-NOTICES in the archive of a release).
 # Files of /etc are never overwritten, and never removed if they were changed.
 set -eu
 umask 022
@@ -22,6 +23,7 @@ cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}
 defaults=$prefix/share/tollgate
+notices=${NOTICES:-THIRD-PARTY-NOTICES}
 zsh=${ZSHDIR:-$prefix/share/zsh/site-functions}
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
@@ -38,7 +40,7 @@ make_files() {
     "$program" man -o "$made/man"
     gzip -9n "$made"/man/*
     for shell in bash zsh fish; do "$program" completions $shell >"$made/$shell"; done
-    for file in hand-over.sh tollgate-watch.service; do
+    for file in hand-over.sh tollgate-watch.service tollgate-serve.service; do
         sed "s|@BINDIR@|$prefix/bin|g" packaging/$file >"$made/$file"
     done
 }
@@ -48,11 +50,15 @@ files() {
     echo "755 $made/tollgate $prefix/bin/tollgate"
     echo "755 $made/hand-over.sh $prefix/lib/tollgate/hand-over"
     echo "644 $made/tollgate-watch.service $prefix/lib/systemd/system/tollgate-watch.service"
+    echo "644 $made/tollgate-serve.service $prefix/lib/systemd/system/tollgate-serve.service"
+    echo "644 packaging/sysusers.conf $prefix/lib/sysusers.d/tollgate.conf"
     echo "644 $made/bash $prefix/share/bash-completion/completions/tollgate"
     echo "644 $made/zsh $zsh/_tollgate"
     echo "644 $made/fish $prefix/share/fish/vendor_completions.d/tollgate.fish"
     echo "644 LICENSE $prefix/share/doc/tollgate/LICENSE"
     echo "644 CHANGELOG.md $prefix/share/doc/tollgate/CHANGELOG.md"
+    # `make install` has none: it does not give the program to others.
+    [ ! -e "$notices" ] || echo "644 $notices $prefix/share/doc/tollgate/THIRD-PARTY-NOTICES"
     for page in "$made"/man/*; do
         [ -e "$page" ] || continue
         echo "644 $page $prefix/share/man/man1/${page##*/}"
@@ -73,6 +79,8 @@ install_all() {
         install -D -m "$mode" "$source" "$root$target"
     done
     [ -d "$root/etc/tollgate/rules.d" ] || install -d -m 755 "$root/etc/tollgate/rules.d"
+    # Packages do it in their own scripts: what is made for them is not this machine.
+    if has_systemd; then systemd-sysusers "$prefix/lib/sysusers.d/tollgate.conf"; fi
     settings | while read -r source target; do
         if [ ! -e "$root$target" ]; then
             install -D -m 644 "$source" "$root$target"
@@ -88,12 +96,13 @@ has_systemd() {
 
 uninstall_all() {
     if has_systemd; then
-        systemctl disable --quiet --now tollgate-watch.service || :
+        systemctl disable --quiet --now tollgate-watch.service tollgate-serve.service || :
         # It is there if an upgrade failed.
         systemctl --quiet stop tollgate-watch-bridge.service || :
         rm -f /run/systemd/system/tollgate-watch-bridge.service
     fi
     files | while read -r _ _ target; do rm -f "$root$target"; done
+    rm -f "$root$prefix/share/doc/tollgate/THIRD-PARTY-NOTICES"
     # A later version may have other verbs.
     rm -f "$root$prefix"/share/man/man1/tollgate.1.gz "$root$prefix"/share/man/man1/tollgate-*.1.gz
     settings | while read -r source target; do

@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 program=$1 out=$2
 stage=$work/stage
 payload=$(by_compression w19.zstdio w1.gzdio)
+NOTICES=$(third_party_notices "$program")
+export NOTICES
 DESTDIR=$stage PREFIX=/usr packaging/install.sh install "$program"
 # rpm keeps what it needs to know about files of /etc itself.
 rm -r "$stage/usr/share/tollgate"
@@ -23,7 +25,7 @@ list() {
     (cd "$stage" && find etc usr ! -type d | sort) | while read -r path; do
         case $path in
         etc/*) echo "%config(noreplace) /$path" ;;
-        usr/share/doc/tollgate/LICENSE) echo "%license /$path" ;;
+        usr/share/doc/tollgate/LICENSE | usr/share/doc/tollgate/THIRD-PARTY-NOTICES) echo "%license /$path" ;;
         usr/share/doc/* | usr/share/man/*) echo "%doc /$path" ;;
         *) echo "/$path" ;;
         esac

@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p xtask -- check` runs all of them; `make check` does, too. Each prints one line per finding,
 //! `file:line: problem; what to do`, and any finding fails the run. `cargo run -p xtask -- skips FILE` compares
-//! the skips of a test run with the allowed ones.
+//! the skips of a test run with the allowed ones. `sbom PROGRAM ARTEFACT...` and `notices PROGRAM FILE` write what
+//! a release says about the code in it.
 
 mod circles;
 mod dependencies;
@@ -11,6 +12,7 @@ mod figures;
 mod limits;
 mod modules;
 mod pictures;
+mod release;
 mod results;
 mod size;
 mod skips;
@@ -20,6 +22,7 @@ mod tree;
 mod vocabulary;
 mod words;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -33,7 +36,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -94,6 +97,11 @@ const CHECKS: [Check; 12] = [
         "no test ends early; tests/skips.txt lists what may skip",
         skips::check,
     ),
+    (
+        "licences",
+        "everything that is linked into the program has an allowed licence and its text",
+        release::check,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -123,6 +131,15 @@ fn main() -> ExitCode {
             }
         };
     }
+    let words: Vec<_> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    match release::run(&words) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            return ExitCode::from(2);
+        }
+    }
     let chosen: Vec<&Check> = CHECKS
         .iter()
         .filter(|(name, ..)| wanted == "check" || wanted == *name)
@@ -146,6 +163,7 @@ fn usage(wanted: &str) -> ExitCode {
     for (name, purpose, _) in CHECKS {
         eprintln!("    {name:<10} {purpose}");
     }
+    eprintln!("or write files of a release: `sbom PROGRAM ARTEFACT...`, `notices PROGRAM FILE`");
     ExitCode::from(2)
 }
 

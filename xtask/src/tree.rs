@@ -48,14 +48,19 @@ impl fmt::Display for Finding {
 }
 
 impl Tree {
-    /// Reads the repository that this package is part of.
-    pub(crate) fn read() -> Result<Tree> {
+    /// Returns the folder of the repository that this package is part of.
+    pub(crate) fn root() -> Result<PathBuf> {
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .context("cannot find the repository: start this with `cargo run -p xtask -- check`")?;
         let root = Path::new(&package)
             .parent()
-            .context("cannot find the repository: this package has no parent folder")?
-            .to_path_buf();
+            .context("cannot find the repository: this package has no parent folder")?;
+        Ok(root.to_path_buf())
+    }
+
+    /// Reads the repository that this package is part of.
+    pub(crate) fn read() -> Result<Tree> {
+        let root = Self::root()?;
         let mut files = Vec::new();
         read_folder(&root, "", &mut files)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));

@@ -119,6 +119,8 @@ pub(crate) enum Verb {
     Workload(workload::Workload),
     /// Print a completion script for a shell
     Completions(Completions),
+    /// Copy this program into a folder, from an image that has no `cp`
+    Copy(Copy),
     /// Print the manual page of the program or of a verb
     Man(Man),
     /// Print the help of a verb, as `VERB --help` does
@@ -872,6 +874,13 @@ pub(crate) struct Help {
     /// Verb, and a verb of its own where it has some, such as `rules check` [default: the whole program]
     #[arg(value_name = "VERB", action = ArgAction::Append)]
     pub(crate) verb: Vec<String>,
+}
+
+/// `tollgate copy`.
+#[derive(Args, Debug)]
+pub(crate) struct Copy {
+    /// Folder of the copy, such as a volume that another container mounts; its name is `tollgate`
+    pub(crate) folder: PathBuf,
 }
 
 /// `tollgate version`.

@@ -31,6 +31,7 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
             "doctor",
             "demo",
             "completions",
+            "copy",
             "man",
             "help",
             "version",

@@ -148,6 +148,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Bench(args) => command::bench::execute(&args.into()),
         Verb::Workload(args) => command::workload::execute(&args.into()),
         Verb::Completions(args) => command::completions::execute(&args),
+        Verb::Copy(args) => command::copy::execute(&args),
         Verb::Man(args) => command::man::execute(&args),
         Verb::Help(args) => command::help::execute(&args),
         Verb::Version(args) => command::version::execute(&args),

@@ -1,5 +1,7 @@
-//! What `make install`, `make deb`, `make rpm` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
+//! What `make install`, `make deb`, `make rpm`, `make image` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
 
+mod image;
+mod release;
 mod rpm;
 mod systemd;
 
@@ -34,6 +36,9 @@ fn script(name: &str) -> Command {
         command.env_remove(variable);
     }
     command.env("COMPRESSION", FAST);
+    command
+        .env("XTASK", release::xtask())
+        .env("NOTICES", release::notices());
     command
 }
 
@@ -71,9 +76,12 @@ fn a_package_has_the_right_files_and_its_program_runs() {
         "./etc/tollgate/config.yaml",
         "./etc/tollgate/rules.d/",
         "./usr/bin/tollgate",
+        "./usr/lib/systemd/system/tollgate-serve.service",
         "./usr/lib/systemd/system/tollgate-watch.service",
+        "./usr/lib/sysusers.d/tollgate.conf",
         "./usr/share/bash-completion/completions/tollgate",
         "./usr/share/doc/tollgate/CHANGELOG.md.gz",
+        "./usr/share/doc/tollgate/THIRD-PARTY-NOTICES.gz",
         "./usr/share/doc/tollgate/changelog.gz",
         "./usr/share/doc/tollgate/copyright",
         "./usr/share/fish/vendor_completions.d/tollgate.fish",
@@ -169,49 +177,6 @@ fn a_package_depends_on_the_libraries_of_its_program() {
     assert!(refused.stderr.starts_with(message), "{refused:?}");
     let help = "\nhelp: add the library to packaging/deb.sh\n";
     assert!(refused.stderr.ends_with(help), "{refused:?}");
-}
-
-#[test]
-fn two_packings_of_one_program_are_equal() {
-    let scratch = Scratch::new();
-    let build = |folder: &str, temporary: &str, umask: &str| {
-        let (folder, temporary) = (scratch.path().join(folder), scratch.path().join(temporary));
-        fs::create_dir_all(&temporary).expect("it is our folder");
-        fs::create_dir(&folder).expect("it is our folder");
-        // Files of the user stay, those of an earlier packing do not.
-        let old = [
-            "tollgate_0.0.1_amd64.deb",
-            "tollgate-0.0.1-1.x86_64.rpm",
-            "tollgate-0.0.1-x86_64-linux.tar.gz",
-        ];
-        for name in ["notes.txt"].iter().chain(&old) {
-            fs::write(folder.join(name), "").expect("it is our folder");
-        }
-        let dist = repository().join("packaging/dist.sh");
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]);
-        command.arg(dist).arg(program()).arg(&folder);
-        command.env("COMPRESSION", FAST).env("TMPDIR", temporary);
-        run(command.env("SOURCE_DATE_EPOCH", "1700000000"));
-        let sums = fs::read_to_string(folder.join("SHA256SUMS")).expect("it was packed");
-        run(Command::new("sha256sum")
-            .args(["--check", "--strict", "SHA256SUMS"])
-            .current_dir(&folder));
-        assert!(folder.join("notes.txt").exists());
-        for name in old {
-            assert!(!folder.join(name).exists(), "{name}");
-        }
-        sums
-    };
-    let first = build("first", "temporary", "022");
-    // File times have seconds.
-    std::thread::sleep(Duration::from_millis(1100));
-    assert_eq!(first, build("second", "elsewhere", "077"));
-    assert_eq!(first.lines().count(), 3, "{first}");
-    for kind in [".deb", ".rpm", ".tar.gz"] {
-        let is_there = first.lines().any(|line| line.ends_with(kind));
-        assert!(is_there, "{kind}: {first}");
-    }
 }
 
 /// The unpacked archive of a release, and the root that it is installed into.

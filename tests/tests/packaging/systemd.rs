@@ -18,7 +18,8 @@ case $1 in
 is-active) [ -e \"active-$2\" ] ;;
 start | restart) rm -f \"active-$2\"; [ ! -e \"broken-$2\" ] && : >\"active-$2\" ;;
 stop) shift; for unit; do rm -f \"active-$unit\"; done ;;
-disable) rm -f active-tollgate-watch.service ;;
+disable) rm -f active-tollgate-watch.service active-tollgate-serve.service ;;
+try-restart) [ ! -e \"broken-$2\" ] ;;
 cat) echo '[Unit]' ;;
 daemon-reload) ;;
 *) exit 1 ;;
@@ -26,6 +27,7 @@ esac
 ";
 const UNIT: &str = "tollgate-watch.service";
 const BRIDGE: &str = "tollgate-watch-bridge.service";
+const COLLECTOR: &str = "tollgate-serve.service";
 
 /// The hand-over of programs in a folder, on a machine whose systemd is in the folder `systemd` of the scratch folder.
 pub(crate) fn hand_over(scratch: &Scratch, bin: &Path) -> PathBuf {
@@ -78,6 +80,13 @@ fn an_upgrade_ends_the_old_watch_only_if_the_new_program_works() {
     let (units, code, _) = after(&[], good);
     assert_eq!((units, code), (vec![], 0), "nobody watches the host");
 
+    // A collector that does not start again keeps no watch from its upgrade.
+    let (units, code, text) = after(&[active(UNIT), broken(COLLECTOR)], good);
+    assert_eq!((units, code), (vec![UNIT.to_owned()], 0), "{text}");
+    let message =
+        "tollgate: cannot restart tollgate-serve.service: see systemctl status tollgate-serve\n";
+    assert_eq!(text, message);
+
     let (units, code, text) = after(&[active(UNIT)], "[ \"$*\" != 'config check' ]");
     assert_eq!((units, code), (vec![UNIT.to_owned()], 1), "{text}");
     assert!(
@@ -100,13 +109,15 @@ fn an_upgrade_ends_the_old_watch_only_if_the_new_program_works() {
 }
 
 #[test]
-fn an_uninstall_ends_both_watches_and_tells_systemd() {
+fn an_uninstall_ends_watches_and_collector_and_tells_systemd() {
     need_root!();
     let archive = Archive::new();
     let bin = archive.scratch.path().join("fake");
     fs::create_dir(&bin).expect("it is ours");
     archive.scratch.file("fake/systemctl", 0o755, SYSTEMCTL);
-    for unit in [UNIT, BRIDGE] {
+    let users = "#!/bin/sh\ntest -f \"$1\" && echo \"users $*\" >>\"${0%/*}/calls\"\n";
+    archive.scratch.file("fake/systemd-sysusers", 0o755, users);
+    for unit in [UNIT, BRIDGE, COLLECTOR] {
         fs::write(bin.join(format!("active-{unit}")), "").expect("it is ours");
     }
     // The script changes the machine: it gets a /etc and a /run of its own.
@@ -132,7 +143,12 @@ fn an_uninstall_ends_both_watches_and_tells_systemd() {
     assert_eq!(finished.stdout, left, "{finished:?}");
     let calls = fs::read_to_string(bin.join("calls")).expect("systemd was told");
     assert!(calls.ends_with("daemon-reload\n"), "{calls}");
-    for unit in [UNIT, BRIDGE] {
+    let users = format!(
+        "users {}/lib/sysusers.d/tollgate.conf\n",
+        archive.root.display()
+    );
+    assert!(calls.starts_with(&users), "{calls}");
+    for unit in [UNIT, BRIDGE, COLLECTOR] {
         assert!(
             !bin.join(format!("active-{unit}")).exists(),
             "{unit}: {calls}"

@@ -4,6 +4,7 @@ pub(crate) mod alerts;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod enforce;

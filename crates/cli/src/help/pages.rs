@@ -1530,6 +1530,16 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "copy",
+            &[Example(
+                "tollgate copy /shared",
+                "write /shared/tollgate, in a container that runs before the watched one",
+            )],
+        ),
+        &["run"],
+    ),
+    see(
+        page(
             "man",
             &[
                 Example("tollgate man run | man -l -", "show the page of a verb"),
@@ -1558,7 +1568,10 @@ pub(crate) const PAGES: &[Page] = &[
         page(
             "version",
             &[
-                Example("tollgate version", "print name and version"),
+                Example(
+                    "tollgate version",
+                    "print version, commit, features and target",
+                ),
                 Example(
                     "tollgate version --json",
                     "print kernel and architecture, too",

@@ -1,0 +1,265 @@
+//! The OCI image: a valid layout, and what podman and containerd make of it without a network.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use e2e::{Finished, Limited, Scratch, installed, need_root, program, skip};
+use serde_json::Value;
+
+use super::{LIMIT, run, script};
+
+/// Makes the image of programs and returns the archive.
+fn make(folder: &Path, programs: &[&Path]) -> PathBuf {
+    let mut image = script("image.sh");
+    image.arg(programs[0]).arg(folder).args(&programs[1..]);
+    run(image.env("VERSION", "1.2.3"));
+    folder.join("tollgate-1.2.3-image.tar")
+}
+
+/// A layout on disk.
+struct Layout(PathBuf);
+
+impl Layout {
+    fn read(&self, path: &str) -> Value {
+        let text = fs::read_to_string(self.0.join(path)).expect(path);
+        serde_json::from_str(&text).expect(path)
+    }
+
+    /// Returns the path of what a descriptor names, after a comparison with its size and digest.
+    fn blob(&self, descriptor: &Value) -> String {
+        let digest = descriptor["digest"].as_str().expect("a digest");
+        let digest = digest.strip_prefix("sha256:").expect("a SHA-256");
+        let path = format!("blobs/sha256/{digest}");
+        let size = fs::metadata(self.0.join(&path)).expect("it is there").len();
+        assert_eq!(descriptor["size"], size, "{descriptor}");
+        assert_eq!(sha256(&self.0.join(&path)), digest);
+        path
+    }
+}
+
+fn sha256(path: &Path) -> String {
+    let sums = run(Command::new("sha256sum").arg(path)).stdout;
+    let digest = sums.split(' ').next().expect("a digest");
+    digest.to_owned()
+}
+
+/// Architecture of this machine and another one, as images call them, and the number by which ELF calls the other.
+const MACHINES: (&str, &str, u8) = if cfg!(target_arch = "x86_64") {
+    ("amd64", "arm64", 0xb7)
+} else {
+    ("arm64", "amd64", 0x3e)
+};
+
+/// A file that looks like a program for another machine: its image is made, not run.
+fn of_another_machine(scratch: &Scratch) -> PathBuf {
+    let path = scratch.file("arm64", 0o755, fs::read("/bin/true").expect("it is there"));
+    let mut file = fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("it is ours");
+    file.seek(std::io::SeekFrom::Start(18))
+        .expect("it is a file");
+    file.write_all(&[MACHINES.2]).expect("it is ours");
+    path
+}
+
+#[test]
+fn the_image_is_a_valid_layout_with_an_image_for_each_architecture() {
+    let scratch = Scratch::new();
+    let other = of_another_machine(&scratch);
+    let archive = make(&scratch.path().join("made"), &[&program(), &other]);
+    let layout = Layout(scratch.path().join("layout"));
+    fs::create_dir(&layout.0).expect("it is our folder");
+    run(Command::new("tar")
+        .arg("-xf")
+        .arg(archive)
+        .arg("-C")
+        .arg(&layout.0));
+    assert_eq!(layout.read("oci-layout")["imageLayoutVersion"], "1.0.0");
+    let top = layout.read("index.json");
+    let [named] = &top["manifests"].as_array().expect("a list")[..] else {
+        panic!("one entry has the name: {top}")
+    };
+    let annotations = &named["annotations"];
+    assert_eq!(
+        annotations["org.opencontainers.image.ref.name"],
+        "localhost/tollgate:1.2.3"
+    );
+    let index = layout.read(&layout.blob(named));
+    assert_eq!(index["mediaType"], named["mediaType"]);
+    let manifests = index["manifests"].as_array().expect("a list");
+    let machines: Vec<_> = manifests
+        .iter()
+        .map(|one| one["platform"]["architecture"].as_str())
+        .collect();
+    assert_eq!(machines, [Some(MACHINES.0), Some(MACHINES.1)]);
+    for descriptor in manifests {
+        check_image(&layout, descriptor);
+    }
+}
+
+/// Checks what the index says of one image.
+fn check_image(layout: &Layout, descriptor: &Value) {
+    let manifest = layout.read(&layout.blob(descriptor));
+    assert_eq!(manifest["schemaVersion"], 2);
+    assert_eq!(manifest["mediaType"], descriptor["mediaType"]);
+    let config = layout.read(&layout.blob(&manifest["config"]));
+    assert_eq!(
+        config["architecture"],
+        descriptor["platform"]["architecture"]
+    );
+    assert_eq!(config["os"], "linux");
+    assert_eq!(
+        config["config"]["Entrypoint"],
+        serde_json::json!(["/tollgate"])
+    );
+    let labels = &config["config"]["Labels"];
+    assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
+    assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
+    assert_eq!(*labels, manifest["annotations"]);
+
+    let [layer] = &manifest["layers"].as_array().expect("a list")[..] else {
+        panic!("one layer expected: {manifest}")
+    };
+    let packed = layout.0.join(layout.blob(layer));
+    let plain = layout.0.join("layer.tar");
+    let file = fs::File::create(&plain).expect("it is ours");
+    let unpacked = Command::new("gzip")
+        .arg("-dc")
+        .arg(packed)
+        .stdout(file)
+        .status();
+    assert!(unpacked.expect("gzip is installed").success());
+    let difference = format!("sha256:{}", sha256(&plain));
+    assert_eq!(
+        config["rootfs"]["diff_ids"],
+        serde_json::json!([difference])
+    );
+    let mut tar = Command::new("tar");
+    tar.arg("-tvf").arg(&plain).arg("--numeric-owner");
+    let listing = run(&mut tar).stdout;
+    let entries = listing.lines().map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[5], format!("{} {}", words[0], words[1]))
+    });
+    let entries: BTreeMap<_, _> = entries.collect();
+    for (path, mode) in [
+        ("./tollgate", "-rwxr-xr-x 0/0"),
+        ("./etc/ssl/certs/", "drwxr-xr-x 0/0"),
+        ("./usr/share/doc/tollgate/LICENSE", "-rw-r--r-- 0/0"),
+        (
+            "./usr/share/doc/tollgate/THIRD-PARTY-NOTICES",
+            "-rw-r--r-- 0/0",
+        ),
+    ] {
+        assert_eq!(
+            entries.get(path).map(String::as_str),
+            Some(mode),
+            "{path}: {listing}"
+        );
+    }
+}
+
+#[test]
+fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
+    let scratch = Scratch::new();
+    let text = scratch.file("text", 0o755, "#!/bin/sh\n");
+    let refused = |programs: &[&Path]| {
+        let mut image = script("image.sh");
+        image
+            .arg(programs[0])
+            .arg(scratch.path())
+            .args(&programs[1..]);
+        let refused = Limited::start(image.stdin(Stdio::null()), LIMIT).finish(b"");
+        assert_eq!(refused.code(), 1, "{refused:?}");
+        refused.stderr
+    };
+    let message = refused(&[&text]);
+    assert!(message.ends_with(": it is no program for x86-64 or arm64\nhelp: name the program that make static builds\n"), "{message}");
+    let own = Path::new("/bin/true");
+    let message = refused(&[own, own]);
+    assert!(
+        message.starts_with(
+            "packaging/image.sh: cannot make an image of /bin/true: another program is for "
+        ),
+        "{message}"
+    );
+    assert!(!scratch.path().join("tollgate-0.1.0-image.tar").exists());
+}
+
+/// Runs a script of a shell with folders of its own for the engines; `$1` is the archive.
+fn with_engines(archive: &Path, words: &str) -> Finished {
+    let scratch = Scratch::new();
+    let script = format!(
+        "set -eu
+        for folder in /var/lib/containerd /run/containerd /var/lib/containers /run/containers /run/libpod /run/runc; do
+            test ! -d $folder || mount -t tmpfs none $folder
+        done
+        podman() {{ command podman --cgroup-manager cgroupfs --runtime runc \"$@\"; }}
+        runs=\"run --rm --network none --ulimit nofile=1024:1024 --ulimit nproc=1000:1000\"
+        {words}"
+    );
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &script,
+        "sh",
+    ]);
+    command
+        .arg(archive)
+        .current_dir(scratch.path())
+        .stdin(Stdio::null());
+    run(&mut command)
+}
+
+#[test]
+fn podman_and_containerd_import_the_image_and_run_it_without_a_network() {
+    need_root!();
+    let tools = ["containerd", "ctr", "podman", "runc"];
+    if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
+        skip!("needs containerd, ctr, podman and runc", || Ok(format!(
+            "{missing} is in no folder of PATH"
+        )));
+    }
+    let scratch = Scratch::new();
+    let archive = make(scratch.path(), &[&program()]);
+    let finished = with_engines(
+        &archive,
+        "podman load --quiet --input \"$1\"
+        podman $runs localhost/tollgate:1.2.3 version --json
+        podman $runs localhost/tollgate:1.2.3 run --quiet -- /tollgate version --json
+        mkdir shared
+        podman $runs --volume ./shared:/shared localhost/tollgate:1.2.3 copy /shared
+        podman $runs --volume ./shared:/shared:ro --entrypoint /shared/tollgate localhost/tollgate:1.2.3 \\
+            run --quiet -- /shared/tollgate version --json",
+    );
+    let version =
+        |line: &str| serde_json::from_str::<Value>(line).is_ok_and(|it| it["name"] == "tollgate");
+    assert_eq!(
+        finished.stdout.lines().filter(|line| version(line)).count(),
+        3,
+        "{finished:?}"
+    );
+    let finished = with_engines(
+        &archive,
+        "containerd 2>containerd.log & daemon=$!
+        for try in $(seq 300); do ctr version >/dev/null 2>&1 && break; sleep 0.1; done
+        ctr image import \"$1\" >&2
+        status=0
+        ctr run --rm localhost/tollgate:1.2.3 one /tollgate version --json || status=$?
+        kill $daemon; wait $daemon || :
+        exit $status",
+    );
+    assert_eq!(
+        finished.stdout.lines().filter(|line| version(line)).count(),
+        1,
+        "{finished:?}"
+    );
+}
