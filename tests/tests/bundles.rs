@@ -293,7 +293,7 @@ fn a_bundle_is_rolled_back_where_agents_allow_it() {
     let words: Vec<_> = rollout.unwrap_or_default().split_whitespace().collect();
     assert_eq!(words[..4], ["web", "1", "100", "%"], "{listed}");
     assert!(words[4].starts_with("1/"), "{listed}");
-    assert_eq!(words[5..], ["0", "open"], "{listed}");
+    assert_eq!(words[5..], ["0", "0", "-", "open"], "{listed}");
 }
 
 #[test]
@@ -313,4 +313,148 @@ fn a_bundle_whose_rules_are_wrong_is_not_made() {
         stderr.contains("bad.yaml") && !path("b").exists(),
         "{stderr}"
     );
+}
+
+#[test]
+fn an_agent_has_the_bundle_of_the_most_specific_selector_that_matches_its_labels() {
+    let fleet = Fleet::new();
+    fleet.assign(&fleet.bundle(5, "one", "key"), &[]);
+    let of_db = fleet.bundle(6, "two", "key");
+    fleet.assign(&of_db, &["--selector", "tier in (db), !canary"]);
+    let agent = fleet.agent(
+        1,
+        &[
+            "--collector-label",
+            "tier=db",
+            "--collector-label",
+            "zone=b",
+        ],
+    );
+    until("the bundle of its labels is in force", || {
+        fleet.reported()["version"] == 6
+    });
+    until("its rule fires", || fleet.alerts("two") > 0);
+    assert_eq!(fleet.alerts("one"), 0);
+    drop(agent);
+    let row = fleet.get("/api/v1/agents")["agents"][0].clone();
+    assert_eq!(
+        row["labels"],
+        serde_json::json!({"tier": "db", "zone": "b"})
+    );
+    let why = "class web, selector !canary,tier=db: in the 100 %";
+    assert_eq!(
+        (&row["bundle"], row["bundle_why"].as_str()),
+        (&6.into(), Some(why))
+    );
+    // The configuration's labels, of an agent that the selector does not match.
+    let label = "collector_output.labels={tier: db, canary: 'yes'}";
+    let agent = fleet.agent(2, &["-o", label]);
+    until("the bundle of the class is in force", || {
+        let agents = fleet.get("/api/v1/agents")["agents"].clone();
+        let agents = agents.as_array().cloned().unwrap_or_default();
+        agents
+            .iter()
+            .any(|it| it["labels"]["canary"] == "yes" && it["inventory"]["bundle"]["version"] == 5)
+    });
+    drop(agent);
+    labels_and_reasons_are_listed(&fleet, why);
+    conflicts_and_the_end_of_a_roll_out(&fleet, &of_db);
+}
+
+/// Both commands show labels, and why an agent is to have its bundle.
+fn labels_and_reasons_are_listed(fleet: &Fleet, why: &str) {
+    let listed = output(&mut tollgate(
+        &["serve", "bundle", "list"],
+        &fleet.path("c.db"),
+    ));
+    for part in ["canary=yes,tier=db", "class web: in the 100 %", why] {
+        assert!(listed.contains(part), "{part} in {listed}");
+    }
+    std::fs::write(fleet.path("reader"), &fleet.reader).expect("writable");
+    let status = output(
+        Command::new(program())
+            .args([
+                "fleet",
+                "status",
+                "--collector",
+                &fleet.collector.url,
+                "--token-file",
+            ])
+            .arg(fleet.path("reader")),
+    );
+    assert!(
+        status.contains("tier=db,zone=b") && status.contains(why),
+        "{status}"
+    );
+}
+
+/// A selector of the same rank is refused with the name of the other; a roll-out that ends leaves its agents to the class.
+fn conflicts_and_the_end_of_a_roll_out(fleet: &Fleet, bundle: &Path) {
+    let run = |words: &[&str], file: Option<&Path>| {
+        let words = [&["serve", "bundle"], words, &["--agent-class", "web"]].concat();
+        let mut command = tollgate(&words, &fleet.path("c.db"));
+        let done = command.args(file).output().expect("it starts");
+        (
+            done.status.code(),
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        )
+    };
+    let (code, stderr) = run(&["assign", "--selector", "zone=b,tier"], Some(bundle));
+    assert_eq!(code, Some(2), "{stderr}");
+    for part in [
+        "selector tier,zone=b",
+        "selector !canary,tier=db",
+        "help: say by --priority",
+    ] {
+        assert!(stderr.contains(part), "{part} in {stderr}");
+    }
+    let (code, stderr) = run(
+        &["assign", "--selector", "zone=b,tier", "--priority", "1"],
+        Some(bundle),
+    );
+    assert_eq!(code, Some(0), "{stderr}");
+    let (code, stderr) = run(&["assign", "--selector", "zone > 1"], Some(bundle));
+    assert!(
+        code == Some(2) && stderr.contains("the selector cannot be read"),
+        "{stderr}"
+    );
+    for (expected, part) in [(0, ""), (2, "there is none")] {
+        let (code, stderr) = run(&["unassign", "--selector", "tier,zone=b"], None);
+        assert!(code == Some(expected) && stderr.contains(part), "{stderr}");
+    }
+    let audit = fleet.get("/api/v1/rollouts");
+    let selectors: Vec<_> = audit["rollouts"]
+        .as_array()
+        .expect("roll-outs")
+        .iter()
+        .map(|it| &it["selector"])
+        .collect();
+    assert_eq!(selectors, ["", "!canary,tier=db"]);
+}
+
+#[test]
+fn a_label_that_is_not_valid_is_an_error_before_the_command_starts() {
+    let scratch = Scratch::new();
+    let started = |words: &[&str]| {
+        let run = Command::new(program())
+            .args(["run", "--collector", "http://127.0.0.1:1"])
+            .args(words)
+            .args(["--", "touch"])
+            .arg(scratch.path().join("started"))
+            .output()
+            .expect("it starts");
+        assert!(!scratch.path().join("started").exists());
+        assert_eq!(run.status.code(), Some(2), "{run:?}");
+        String::from_utf8_lossy(&run.stderr).into_owned()
+    };
+    let stderr = started(&["--collector-label", "tier"]);
+    assert!(stderr.contains("expected KEY=VALUE"), "{stderr}");
+    let stderr = started(&["-o", "collector_output.labels={tier: <db>}"]);
+    assert!(
+        stderr.contains("collector_output.labels")
+            && stderr.contains("not the value of the label tier"),
+        "{stderr}"
+    );
+    let stderr = started(&["--collector-label", "tier=a", "--collector-label", "tier=b"]);
+    assert!(stderr.contains("tier"), "{stderr}");
 }

@@ -203,6 +203,7 @@ mod tests {
         "collector_output.allow_rollback",
         "collector_output.bundle_min_version",
         "collector_output.enabled",
+        "collector_output.labels",
         "collector_output.spool_limit",
         "collector_output.url",
         "engine.kind",

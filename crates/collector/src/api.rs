@@ -18,6 +18,7 @@ use store::{
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
 use crate::auth;
+use crate::bundles::Choices;
 use crate::grouping;
 use crate::server::{Shared, now_ns};
 
@@ -230,12 +231,15 @@ pub(crate) async fn alert(
 /// `GET /api/v1/agents`
 pub(crate) async fn agents(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Answer {
     auth::reader(&shared, &headers).await?;
-    let agents = shared.blocking(|store| store.agents()).await?;
-    let rows: Vec<_> = agents.iter().map(agent_json).collect();
+    let asked = shared.blocking(|store| Ok((store.agents()?, store.rollouts()?)));
+    let (agents, rollouts) = asked.await?;
+    let choices = Choices::new(&rollouts);
+    let rows: Vec<_> = agents.iter().map(|it| agent_json(it, &choices)).collect();
     Ok(json_response(StatusCode::OK, &json!({"agents": rows})))
 }
 
-fn agent_json(agent: &Agent) -> Value {
+fn agent_json(agent: &Agent, choices: &Choices<'_>) -> Value {
+    let choice = choices.of(agent);
     json!({
         "id": agent.id.0,
         "class": agent.class,
@@ -246,6 +250,9 @@ fn agent_json(agent: &Agent) -> Value {
         "last_seen": time_text(agent.last_seen_ns),
         "acknowledged": agent.acknowledged,
         "missing": agent.missing,
+        "labels": agent.labels.iter().collect::<Value>(),
+        "bundle": choice.bundle.map(|bundle| bundle.version),
+        "bundle_why": choice.why,
         "inventory": serde_json::from_str::<Value>(&agent.inventory).unwrap_or(Value::Null),
     })
 }

@@ -82,10 +82,12 @@ pub(crate) async fn inventory(
         let message = format!("expected a JSON object of at most {MAX_INVENTORY} bytes");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
     };
+    let labels = bundles::labels_of(&inventory)
+        .map_err(|problem| Refusal::new(StatusCode::BAD_REQUEST, problem))?;
     let id = sender.id;
     let bundle = shared.blocking(move |store| {
         store.heartbeat(id, text)?;
-        bundles::exchange(store, id, &inventory)
+        bundles::exchange(store, id, &labels, &inventory)
     });
     let answer = json!({"agent": id.0, "bundle": bundle.await?});
     Ok(json_response(StatusCode::OK, &answer))

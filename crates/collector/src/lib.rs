@@ -21,6 +21,7 @@ mod page;
 mod secret;
 mod server;
 
+pub use bundles::{Choice, Choices};
 pub use certificates::{CertificateError, own_certificate};
 pub use page::{AccountError, Exception, ProposeException, add_user, first_link, set_password};
 pub use secret::{NewSecret, hash};

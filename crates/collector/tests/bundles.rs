@@ -6,7 +6,9 @@ use std::sync::Arc;
 use collector::{Collector, NewSecret, Settings, add_user};
 use serde_json::{Value, json};
 use serve::Address;
-use store::{Assignment, BundleId, Gate, NewBundle, NewToken, Scope, SqliteStore, Store};
+use store::{
+    Assigned, Assignment, BundleId, Gate, NewBundle, NewToken, Scope, SqliteStore, Store, Target,
+};
 use ureq::Agent;
 
 const PASSWORD: &str = "correct horse battery";
@@ -113,8 +115,17 @@ impl Fixture {
     }
 
     fn assign(&self, bundle: BundleId, percent: u8) {
+        self.assign_to("", bundle, percent);
+    }
+
+    /// Assigns a bundle to a part of the agents that a selector matches.
+    fn assign_to(&self, selector: &str, bundle: BundleId, percent: u8) {
         let assignment = Assignment {
-            class: "web".to_owned(),
+            target: Target {
+                selector: selector.parse().expect("a selector"),
+                ..Target::class("web")
+            },
+            priority: 0,
             bundle,
             percent,
             gate: Gate {
@@ -123,7 +134,8 @@ impl Fixture {
             },
             actor: "test".to_owned(),
         };
-        assert!(self.store.assign(assignment).expect("writable"));
+        let assigned = self.store.assign(assignment).expect("writable");
+        assert_eq!(assigned, Assigned::Done);
     }
 }
 
@@ -220,6 +232,7 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
         let form = [
             ("token", token),
             ("class", "web"),
+            ("selector", ""),
             ("bundle", &second.0.to_string()),
         ];
         let answer = client()
@@ -251,4 +264,112 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
     // A second click does not roll forward again.
     assert_eq!(roll_back(&cookie, &token), 409);
     assert_eq!(fixture.store.audit(1).expect("readable")[0].actor, "olga");
+}
+
+#[test]
+fn a_part_is_one_of_the_agents_that_a_selector_matches_and_labels_can_change() {
+    let fixture = fixture();
+    fixture.assign(fixture.bundle(1), 100);
+    let second = fixture.bundle(2);
+    let (none, tiers) = (json!({"digest": null, "refused": null}), ["db", "web"]);
+    let live = |agent: usize, tier: &str| {
+        let body = json!({"bundle": none, "labels": {"tier": tier}});
+        let (status, answer) =
+            fixture.ask("PUT", "/api/v1/inventory", &fixture.agents[agent], &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["bundle"].as_str().map(str::to_owned)
+    };
+    let offered = || -> Vec<_> {
+        let is_offered = |agent: &usize| live(*agent, tiers[agent % 2]) == Some(digest(2));
+        (0..AGENTS).filter(is_offered).collect()
+    };
+    assert!(offered().is_empty());
+    fixture.assign_to("tier=db", second, 40);
+    let part = offered();
+    // Every second agent matches.
+    assert!((4..AGENTS / 2 - 4).contains(&part.len()), "{part:?}");
+    assert!(part.iter().all(|agent| agent % 2 == 0), "{part:?}");
+    let outside = (0..AGENTS).find(|agent| agent % 2 == 0 && !part.contains(agent));
+    // The roll-out has no bundle before: those outside of the part have that of the whole class.
+    assert_eq!(live(outside.expect("one"), "db"), Some(digest(1)));
+    fixture.assign_to("tier in (db)", second, 100);
+    assert_eq!(offered().len(), AGENTS / 2);
+    assert_eq!(live(1, "db"), Some(digest(2)));
+    assert_eq!(live(1, "web"), Some(digest(1)));
+    let reader = reader(&fixture);
+    let (_, answer) = fixture.ask("GET", "/api/v1/agents", &reader, &json!(null));
+    let agents = answer["agents"].as_array().expect("agents");
+    let of_db: Vec<_> = agents.iter().filter(|it| it["bundle"] == 2).collect();
+    assert_eq!(of_db.len(), AGENTS / 2, "{answer}");
+    for agent in of_db {
+        assert_eq!(agent["labels"], json!({"tier": "db"}));
+        assert_eq!(
+            agent["bundle_why"],
+            "class web, selector tier=db: in the 100 %"
+        );
+    }
+    let (_, answer) = fixture.ask("GET", "/api/v1/rollouts", &reader, &json!(null));
+    let rollout = &answer["rollouts"][1];
+    assert_eq!(
+        (&rollout["selector"], &rollout["agents"]),
+        (&json!("tier=db"), &json!(AGENTS / 2))
+    );
+}
+
+#[test]
+fn labels_that_are_not_valid_are_refused_and_the_ones_before_stay() {
+    let fixture = fixture();
+    let put = |labels: Value| {
+        let body = json!({"labels": labels});
+        fixture.ask("PUT", "/api/v1/inventory", &fixture.agents[0], &body)
+    };
+    assert_eq!(put(json!({"tier": "db"})).0, 200);
+    let many: Value = (0..33).map(|n| (format!("k{n}"), json!("v"))).collect();
+    for bad in [
+        json!({"tier": "<b>"}),
+        json!({"tier": null}),
+        json!(["tier"]),
+        many,
+    ] {
+        let (status, answer) = put(bad);
+        assert_eq!(status, 400, "{answer}");
+        let error = answer["error"].as_str().expect("why");
+        assert!(error.starts_with("the labels cannot be used: "), "{error}");
+    }
+    let labels = fixture.store.agents().expect("readable");
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|agent| agent.labels.to_string())
+        .collect();
+    assert_eq!(labels.iter().filter(|it| *it == "tier=db").count(), 1);
+    // The page escapes what it shows, and shows labels and reasons.
+    fixture.assign(fixture.bundle(1), 100);
+    let has_key = json!({"bundle": {"digest": null, "refused": null}, "labels": {"tier": "db"}});
+    fixture.ask("PUT", "/api/v1/inventory", &fixture.agents[0], &has_key);
+    let (cookie, _, _) = browser(&fixture, "vic", Scope::Viewer);
+    let page = client()
+        .get(format!("http://{}/fleet", fixture.address))
+        .header("Cookie", &cookie)
+        .call()
+        .expect("it answers")
+        .body_mut()
+        .read_to_string()
+        .expect("text");
+    assert!(
+        page.contains("tier=db") && page.contains("class web: in the 100 %"),
+        "{page}"
+    );
+}
+
+/// Returns a token of a viewer.
+fn reader(fixture: &Fixture) -> String {
+    let secret = NewSecret::of_token().expect("random numbers");
+    let token = NewToken {
+        scope: Scope::Viewer,
+        hash: secret.hash,
+        expires_ns: None,
+        actor: "test".to_owned(),
+    };
+    fixture.store.create_token(token).expect("writable");
+    secret.text
 }

@@ -151,7 +151,9 @@ fn body(operation: &str) -> &'static str {
     match operation {
         "sendAlert" => r#"{"rule":"r","priority":"Debug"}"#,
         "enrol" => r#"{"host":"h"}"#,
-        "heartbeat" => r#"{"kernel":"6.1"}"#,
+        "heartbeat" => {
+            r#"{"kernel":"6.1","labels":{"tier":"db"},"bundle":{"digest":null,"refused":null}}"#
+        }
         "sendBatch" => "-\n",
         "acknowledge" => r#"{"acknowledged":true,"note":"n"}"#,
         _ => "",

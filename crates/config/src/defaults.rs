@@ -15,6 +15,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("collector_output.bundle_min_version", "0"),
     ("collector_output.ca_file", "''"),
     ("collector_output.enabled", "false"),
+    ("collector_output.labels", "{}"),
     ("collector_output.spool", "''"),
     ("collector_output.spool_limit", "64"),
     ("collector_output.token_file", "''"),

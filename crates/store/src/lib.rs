@@ -25,7 +25,8 @@ pub use account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
 };
 pub use bundles::{
-    Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle, Rollout,
+    Ambiguous, Assigned, Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health,
+    NewBundle, Rollout, Target, ranked,
 };
 pub use error::StoreError;
 pub use model::{

@@ -121,12 +121,16 @@ pub(crate) fn bundle_text(id: i64, version: u64, digest: &str) -> String {
 
 /// Returns object of an assignment for the audit log.
 pub(crate) fn assignment(assignment: &Assignment, bundle: &str) -> String {
-    let (class, percent, gate) = (&assignment.class, assignment.percent, &assignment.gate);
+    let (target, percent, gate) = (&assignment.target, assignment.percent, &assignment.gate);
+    let priority = match assignment.priority {
+        0 => String::new(),
+        priority => format!(", priority {priority}"),
+    };
     let limit = |name: &str, limit: Option<u64>| {
         limit.map_or(String::new(), |limit| format!(", at most {limit} {name}"))
     };
     format!(
-        "{bundle} to {percent} % of class {class}{}{}{}",
+        "{bundle} to {percent} % of {target}{priority}{}{}{}",
         limit("failures", gate.failures),
         limit("losses of an agent", gate.losses),
         limit("alerts of an agent in a minute", gate.alerts)

@@ -1,5 +1,7 @@
 //! What a store holds.
 
+use labels::Labels;
+
 use crate::severity::Severity;
 
 /// Number of an agent.
@@ -246,6 +248,8 @@ pub struct Agent {
     pub inventory: String,
     /// Its token is revoked or has expired.
     pub is_ended: bool,
+    /// Labels that it says it has.
+    pub labels: Labels,
 }
 
 /// Position in a list that is sorted by time.

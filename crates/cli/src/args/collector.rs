@@ -19,6 +19,9 @@ pub(crate) struct Collector {
     /// Trust the certificates in FILE for the collector [default: those of the system]
     #[arg(long = "collector-ca", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) ca: Option<PathBuf>,
+    /// Give this agent a label, by which the collector assigns bundles; repeatable [default: those of the configuration]
+    #[arg(long = "collector-label", value_name = "KEY=VALUE", value_parser = label, help_heading = OUTPUT)]
+    pub(crate) labels: Vec<(String, String)>,
     /// Take bundles of rules from the collector that the public key in FILE has signed [default: take none]
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) bundle_key: Option<PathBuf>,
@@ -56,6 +59,12 @@ impl Collector {
         if let Some(file) = self.ca {
             options.push(key("ca_file", &file));
         }
+        if !self.labels.is_empty() {
+            // As pairs: a key that is given twice is an error of the configuration, not the last one.
+            let quoted = |(key, value): &(String, String)| format!("\"{key}\": \"{value}\"");
+            let labels: Vec<_> = self.labels.iter().map(quoted).collect();
+            options.push(format!("collector_output.labels={{{}}}", labels.join(", ")));
+        }
         if let Some(file) = self.bundle_key {
             options.push(key("bundle_key", &file));
         }
@@ -67,6 +76,12 @@ impl Collector {
         }
         options
     }
+}
+
+/// Parses a label. Keys and values have no character that has to be quoted.
+fn label(text: &str) -> Result<(String, String), labels::LabelError> {
+    let (key, value) = labels::pair(text)?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]
@@ -84,11 +99,20 @@ mod tests {
             url: Some("https://flag:6443".to_owned()),
             ca: Some("/ca.pem".into()),
             bundle_min_version: Some(7),
+            labels: vec![
+                label("tier=db").expect("valid"),
+                label("zone=").expect("valid"),
+            ],
             ..Collector::default()
         };
         let options = of_flag.options_with(variable);
-        assert_eq!(options.len(), 5, "{options:?}");
-        assert_eq!(options[4], "collector_output.bundle_min_version=7");
+        assert_eq!(options.len(), 6, "{options:?}");
+        assert_eq!(
+            options[4],
+            r#"collector_output.labels={"tier": "db", "zone": ""}"#
+        );
+        assert_eq!(options[5], "collector_output.bundle_min_version=7");
+        assert!(label("tier").is_err() && label("a b=c").is_err());
         assert_eq!(options[2], "collector_output.token_file=/run/to ken");
         assert!(options[1].contains("https://flag:6443"), "{options:?}");
         assert!(

@@ -11,6 +11,7 @@ use store::Agent;
 use super::html as answer;
 use super::session::Visitor;
 use super::view::{self, Answer, ago, empty, number, or_dash, plain};
+use crate::bundles::{Choice, Choices};
 use crate::server::{Shared, now_ns};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -138,7 +139,9 @@ const ENFORCERS: usize = 8;
 
 /// `GET /fleet`
 pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
-    let agents = shared.blocking(|store| store.agents()).await?;
+    let asked = shared.blocking(|store| Ok((store.agents()?, store.rollouts()?)));
+    let (agents, rollouts) = asked.await?;
+    let choices = Choices::new(&rollouts);
     let here = agents
         .iter()
         .filter(|agent| presence(agent, now_ns()) == Presence::Reporting);
@@ -151,7 +154,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
                 "Create a token, then start an agent with it:",
                 "tollgate serve token create --agent-class default > token\n\
                  TOLLGATE_TOKEN_FILE=token tollgate watch --collector https://HOST:6443",
-            )) } @else { (table(&agents)) }
+            )) } @else { (table(&agents, &choices)) }
         }
         @if agents.len() > SHOWN { p.soft { "The first " (SHOWN) " are shown; " code { "GET /api/v1/agents" } " has all." } }
     };
@@ -161,25 +164,26 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
     ))
 }
 
-fn table(agents: &[Agent]) -> Markup {
+fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
     let now = now_ns();
     html! {
         div.scroll { table.cards-on-phone {
             thead { tr {
-                th { "Host" } th { "State" } th { "Version" } th { "Kernel" } th { "Engine" } th { "Rules" } th { "Policy" }
+                th { "Host" } th { "State" } th { "Version" } th { "Kernel" } th { "Engine" } th { "Rules" } th { "Policy" } th { "Bundle" }
                 th.num { "Dropped" }
                 th.num { "Stored" } th.num { "Missing" } th { "Last seen" }
             } }
             tbody { @for agent in agents.iter().take(SHOWN) {
                 @let inventory = Inventory::of(agent);
                 tr {
-                    td.full { span.main { (name(agent)) } span.sub { "class " (plain(&agent.class)) } }
+                    td.full { span.main { (name(agent)) } span.sub { "class " (plain(&agent.class)) } (labels(agent)) }
                     td { (state(agent, now)) }
                     td data-label="Version" { (or_dash(inventory.text("version"))) }
                     td data-label="Kernel" { (or_dash(inventory.text("kernel"))) span.sub { (plain(inventory.text("architecture"))) } }
                     td data-label="Engine" { (inventory.engine()) }
                     td data-label="Rules" { (inventory.rules()) }
                     td data-label="Policy" { (inventory.policy()) }
+                    td data-label="Bundle" { (bundle(&choices.of(agent))) }
                     td.num data-label="Dropped" { (inventory.unseen()) }
                     td.num data-label="Stored" { (number(agent.acknowledged)) }
                     td.num data-label="Missing" {
@@ -188,6 +192,22 @@ fn table(agents: &[Agent]) -> Markup {
                 }
             } }
         } }
+    }
+}
+
+/// Labels that an agent says it has.
+fn labels(agent: &Agent) -> Markup {
+    html! { @for (key, value) in agent.labels.iter() { span.sub.mono { (plain(key)) "=" (plain(value)) } } }
+}
+
+/// The bundle that an agent is to have, and why.
+fn bundle(choice: &Choice<'_>) -> Markup {
+    html! {
+        @match choice.bundle {
+            Some(bundle) => { "version " (bundle.version) }
+            None => (or_dash("")),
+        }
+        span.sub { (plain(&choice.why)) }
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use labels::Selector;
 use maud::{Markup, html};
 use serde::Deserialize;
-use store::{Bundle, Gate, Rollout};
+use store::{Bundle, Gate, Rollout, Target};
 
 use super::session::Visitor;
 use super::view::{self, Answer, PageError, ago, empty, number, plain};
@@ -46,8 +47,14 @@ fn rollout_table(visitor: &Visitor, rollouts: &[Rollout]) -> Markup {
         thead { tr { th { "Class" } th { "Bundle" } th.num { "Part" } th.num { "In force" } th.num { "Refused" } th { "State" } th { "Since" } th {} } }
         tbody { @for rollout in rollouts {
             @let health = &rollout.health;
+            @let selector = rollout.target.selector.to_string();
             tr {
-                td.full { b { (plain(&rollout.class)) } span.sub { (gate(&rollout.gate)) } }
+                td.full {
+                    b { (plain(&rollout.target.class)) }
+                    @if rollout.target.selector.tests() > 0 { span.sub.mono { (plain(&selector)) } }
+                    @if rollout.priority != 0 { span.sub { "priority " (rollout.priority) } }
+                    span.sub { (gate(&rollout.gate)) }
+                }
                 td data-label="Bundle" { (name(&rollout.bundle)) }
                 td.num data-label="Part" { (rollout.percent) " %" }
                 td.num data-label="In force" { (number(health.in_force)) " / " (number(health.agents)) }
@@ -60,7 +67,8 @@ fn rollout_table(visitor: &Visitor, rollouts: &[Rollout]) -> Markup {
                 td { @if let Some(previous) = rollout.previous.as_ref().filter(|_| visitor.is_operator()) {
                     form method="post" action="/rollouts/back" {
                         (visitor.token())
-                        input type="hidden" name="class" value=(plain(&rollout.class));
+                        input type="hidden" name="class" value=(plain(&rollout.target.class));
+                        input type="hidden" name="selector" value=(plain(&selector));
                         input type="hidden" name="bundle" value=(rollout.bundle.id.0);
                         button type="submit" { "Roll back to " (previous.version) }
                     }
@@ -108,6 +116,7 @@ fn bundle_table(bundles: &[Bundle]) -> Markup {
 pub(super) struct Back {
     token: String,
     class: String,
+    selector: String,
     bundle: i64,
 }
 
@@ -122,11 +131,18 @@ pub(super) async fn back(
     visitor.sent(&form.token)?;
     visitor.may_change()?;
     let actor = visitor.user.clone();
+    let selector = Selector::parse(&form.selector)
+        .map_err(|error| PageError::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let target = Target {
+        class: form.class,
+        selector,
+    };
+    let bundle = form.bundle;
     let rolled_back = shared.blocking(move |store| {
         let rollouts = store.rollouts()?;
         // A second click, or a page that is out of date, must not roll forward again.
-        let is_shown = |it: &Rollout| it.class == form.class && it.bundle.id.0 == form.bundle;
-        Ok(rollouts.iter().any(is_shown) && store.roll_back(&form.class, &actor)?)
+        let is_shown = |it: &Rollout| it.target == target && it.bundle.id.0 == bundle;
+        Ok(rollouts.iter().any(is_shown) && store.roll_back(&target, &actor)?)
     });
     match rolled_back.await? {
         true => Ok(see_other("/rollouts")),

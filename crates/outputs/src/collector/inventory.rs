@@ -1,11 +1,12 @@
 //! The inventory of an agent, which goes with its signs of life.
 
+use labels::Labels;
 use serde_json::{Value, json};
 
 use crate::report::{AgentReport, BundleReport, PolicyReport};
 
-/// Returns the inventory: the machine, and what is in force as soon as the engine runs.
-pub(super) fn of_agent(report: Option<&AgentReport>) -> Value {
+/// Returns the inventory: the machine and its labels, and what is in force as soon as the engine runs.
+pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
     let system = rustix::system::uname();
     let mut inventory = json!({
         "host": system.nodename().to_string_lossy(),
@@ -13,6 +14,7 @@ pub(super) fn of_agent(report: Option<&AgentReport>) -> Value {
         "architecture": system.machine().to_string_lossy(),
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "labels": labels.iter().collect::<Value>(),
     });
     let Some(report) = report else {
         return inventory;
@@ -85,7 +87,7 @@ mod tests {
                 }),
                 counters: vec![("dropped_events", 7)],
             };
-            of_agent(Some(&report))
+            of_agent(&Labels::default(), Some(&report))
         };
         assert_eq!(of(PolicyReport::Absent)["policy"], Value::Null);
         assert_eq!(of(PolicyReport::Unknown)["policy"], json!({}));
@@ -106,6 +108,9 @@ mod tests {
             json!({"version": 4, "digest": "ef", "refused": null})
         );
         assert_eq!(known["counters"], json!({"dropped_events": 7}));
-        assert!(of_agent(None).get("policy").is_none());
+        let labels = Labels::parse("tier=db,zone=b").expect("valid");
+        let early = of_agent(&labels, None);
+        assert!(early.get("policy").is_none());
+        assert_eq!(early["labels"], json!({"tier": "db", "zone": "b"}));
     }
 }

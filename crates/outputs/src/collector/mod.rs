@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use labels::Labels;
+
 use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
@@ -52,6 +54,8 @@ struct CollectorOptions {
     /// File with the token with which this agent enrols.
     token_file: PathBuf,
     tls: TlsOptions,
+    /// Labels of this agent.
+    labels: Labels,
     /// Folder of the spools.
     spool: PathBuf,
     /// Size of a spool in bytes.
@@ -172,7 +176,7 @@ impl CollectorChannel {
         if changes == self.reported && Instant::now() < self.heartbeat {
             return Ok(());
         }
-        let inventory = inventory::of_agent(self.reports.report().as_ref());
+        let inventory = inventory::of_agent(&self.options.labels, self.reports.report().as_ref());
         let mut introduced = self.link.introduce(&inventory)?;
         if matches!(introduced, Introduced::Enrolled) {
             if let Some(spool) = &mut self.spool {

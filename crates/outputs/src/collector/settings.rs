@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use labels::Labels;
 use yaml::key::Key;
+use yaml::settings::{Node, Problem};
 
 use super::{CollectorChannel, CollectorOptions};
 use crate::channel::Channel;
@@ -26,6 +28,8 @@ pub struct CollectorOutput {
     pub bundle_min_version: u64,
     /// Take bundles that are older than the one in force.
     pub allow_rollback: bool,
+    /// Labels of the agent, by which the collector assigns bundles.
+    pub labels: Labels,
     /// Folder of alerts that are not acknowledged; empty for the default.
     pub spool: PathBuf,
     /// Size of that folder in MiB, for each agent.
@@ -42,6 +46,7 @@ impl Default for CollectorOutput {
             bundle_key: PathBuf::new(),
             bundle_min_version: 0,
             allow_rollback: false,
+            labels: Labels::default(),
             spool: PathBuf::new(),
             spool_limit_mib: 64,
         }
@@ -57,6 +62,7 @@ impl OutputKind for CollectorOutput {
         Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
+        Key::other("collector_output.labels", "object", set_labels),
         Key::file("collector_output.spool", |output| &mut output.spool),
         Key::integer("collector_output.spool_limit", |output| &mut output.spool_limit_mib),
         Key::file("collector_output.token_file", |output| &mut output.token_file),
@@ -88,6 +94,12 @@ impl OutputKind for CollectorOutput {
     }
 }
 
+fn set_labels(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem> {
+    let labels = Labels::new(node.texts_by_name()?);
+    output.labels = labels.map_err(|error| Problem::new(&node.origin, error.to_string()))?;
+    Ok(())
+}
+
 /// Directory of certificate authorities on Linux systems.
 pub(super) const STORE: &str = "/etc/ssl/certs";
 
@@ -111,6 +123,7 @@ impl CollectorOutput {
                 authority_folder: PathBuf::from(STORE),
                 client: None,
             },
+            labels: self.labels.clone(),
             spool: self.spool_folder(),
             // At least two segments, so that one can be dropped.
             spool_limit: self.spool_limit_mib.max(2).saturating_mul(1 << 20),

@@ -111,6 +111,7 @@ fn fixture(address: SocketAddr) -> Fixture {
         url: format!("http://{address}"),
         token_file,
         tls: TlsOptions::default(),
+        labels: Labels::default(),
         spool: folder.path().join("spool"),
         spool_limit: 64 << 20,
         timeout: Duration::from_secs(2),

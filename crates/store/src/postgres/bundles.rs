@@ -1,13 +1,16 @@
 //! Bundles and roll-outs.
 
+use labels::{Labels, Selector};
 use postgres::Row;
+use postgres::types::ToSql;
 
 use super::PostgresStore;
 use super::connection::Connection;
 use super::fleet::record;
 use super::text as clean;
 use crate::bundles::{
-    Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle, Rollout,
+    Assigned, Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle,
+    Rollout, Target, conflict, labels_of, matching, selector_of,
 };
 use crate::error::StoreError;
 use crate::limits;
@@ -27,18 +30,23 @@ impl Bundles for PostgresStore {
         self.readers.with(|connection| text(connection, bundle))
     }
 
-    fn assign(&self, assignment: Assignment) -> Result<bool, StoreError> {
+    fn assign(&self, assignment: Assignment) -> Result<Assigned, StoreError> {
         self.write(move |state| assign(state.connection()?, &assignment, now_ns()))
     }
 
-    fn roll_back(&self, class: &str, actor: &str) -> Result<bool, StoreError> {
-        let (class, actor) = (class.to_owned(), actor.to_owned());
-        self.write(move |state| roll_back(state.connection()?, &class, &actor, now_ns()))
+    fn unassign(&self, target: &Target, actor: &str) -> Result<bool, StoreError> {
+        let (target, actor) = (target.clone(), actor.to_owned());
+        self.write(move |state| unassign(state.connection()?, &target, &actor, now_ns()))
     }
 
-    fn halt(&self, class: &str, bundle: BundleId, reason: &str) -> Result<bool, StoreError> {
-        let (class, reason) = (class.to_owned(), reason.to_owned());
-        self.write(move |state| halt(state.connection()?, (&class, bundle), &reason, now_ns()))
+    fn roll_back(&self, target: &Target, actor: &str) -> Result<bool, StoreError> {
+        let (target, actor) = (target.clone(), actor.to_owned());
+        self.write(move |state| roll_back(state.connection()?, &target, &actor, now_ns()))
+    }
+
+    fn halt(&self, target: &Target, bundle: BundleId, reason: &str) -> Result<bool, StoreError> {
+        let (target, reason) = (target.clone(), reason.to_owned());
+        self.write(move |state| halt(state.connection()?, (&target, bundle), &reason, now_ns()))
     }
 
     fn rollouts(&self) -> Result<Vec<Rollout>, StoreError> {
@@ -46,9 +54,20 @@ impl Bundles for PostgresStore {
             .with(|connection| rollouts(connection, now_ns()))
     }
 
-    fn rollout_of(&self, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+    fn rollouts_of(&self, agent: AgentId) -> Result<(Vec<Rollout>, Labels), StoreError> {
         self.readers
-            .with(|connection| rollout_of(connection, agent))
+            .with(|connection| rollouts_of(connection, agent))
+    }
+
+    fn set_labels(&self, agent: AgentId, labels: &Labels) -> Result<bool, StoreError> {
+        let text = labels.to_string();
+        let known = self
+            .readers
+            .with(|connection| labels_text(connection, agent))?;
+        if known.as_ref() == Some(&text) {
+            return Ok(false);
+        }
+        self.write(move |state| set_labels(state.connection()?, agent, &text, now_ns()))
     }
 
     fn note_bundle(&self, agent: AgentId, report: BundleReport) -> Result<bool, StoreError> {
@@ -120,26 +139,30 @@ fn assign(
     connection: &mut Connection,
     assignment: &Assignment,
     now_ns: i64,
-) -> Result<bool, StoreError> {
+) -> Result<Assigned, StoreError> {
     let id = assignment.bundle;
     let find = "SELECT version, digest FROM bundles WHERE id = $1";
     let Some(row) = connection.first(find, &[&id.0])? else {
-        return Ok(false);
+        return Ok(Assigned::UnknownBundle);
     };
+    let target = &assignment.target;
+    if let Some(other) = conflict(assignment, selectors(connection, &target.class)?) {
+        return Ok(Assigned::Conflict(other));
+    }
     let (version, digest) = (unsigned(row.try_get(0)?), row.try_get::<_, String>(1)?);
     let gate = &assignment.gate;
     connection.execute(
-        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-         ON CONFLICT (class) DO UPDATE SET
+        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor, selector, priority)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+         ON CONFLICT (class, selector) DO UPDATE SET
              -- What was halted, or did not reach all, was not found good: those who do not get the new one must not get it.
              previous = nullif(CASE WHEN rollouts.bundle <> excluded.bundle AND rollouts.halted IS NULL AND rollouts.percent >= 100
                  THEN rollouts.bundle ELSE rollouts.previous END, excluded.bundle),
              bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
              max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
-             started_ns = excluded.started_ns, actor = excluded.actor",
+             started_ns = excluded.started_ns, actor = excluded.actor, priority = excluded.priority",
         &[
-            &assignment.class,
+            &target.class,
             &id.0,
             &i64::from(assignment.percent),
             &gate.failures.map(signed),
@@ -147,6 +170,8 @@ fn assign(
             &gate.alerts.map(signed),
             &now_ns,
             &assignment.actor,
+            &target.selector.to_string(),
+            &i64::from(assignment.priority),
         ],
     )?;
     let object = limits::assignment(assignment, &limits::bundle_text(id.0, version, &digest));
@@ -156,12 +181,35 @@ fn assign(
         &assignment.actor,
         ("assign bundle", &object),
     )?;
-    Ok(true)
+    Ok(Assigned::Done)
+}
+
+/// Returns the selectors of a class's roll-outs, with their priorities.
+fn selectors(connection: &mut Connection, class: &str) -> Result<Vec<(Selector, i32)>, StoreError> {
+    let sql = "SELECT selector, priority FROM rollouts WHERE class = $1 ORDER BY selector";
+    let rows = connection.query(sql, &[&class])?;
+    let read = |row: &Row| Ok((selector_of(row.try_get(0)?)?, priority_of(row.try_get(1)?)?));
+    rows.iter().map(read).collect()
+}
+
+fn unassign(
+    connection: &mut Connection,
+    target: &Target,
+    actor: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM rollouts WHERE class = $1 AND selector = $2";
+    let changed = connection.execute(sql, &[&target.class, &target.selector.to_string()])?;
+    if changed > 0 {
+        let object = target.to_string();
+        record(connection, now_ns, actor, ("end roll-out", &object))?;
+    }
+    Ok(changed > 0)
 }
 
 fn roll_back(
     connection: &mut Connection,
-    class: &str,
+    target: &Target,
     actor: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
@@ -170,11 +218,11 @@ fn roll_back(
              -- As for an assignment: the next part must not leave the others with what was rolled back for a reason.
              previous = CASE WHEN halted IS NULL AND percent >= 100 THEN bundle END,
              max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = $2, actor = $3
-         WHERE class = $1 AND previous IS NOT NULL",
-        &[&class, &now_ns, &actor],
+         WHERE class = $1 AND selector = $4 AND previous IS NOT NULL",
+        &[&target.class, &now_ns, &actor, &target.selector.to_string()],
     )?;
     if changed > 0 {
-        let object = format!("class {class}");
+        let object = target.to_string();
         record(connection, now_ns, actor, ("roll back bundle", &object))?;
     }
     Ok(changed > 0)
@@ -182,16 +230,16 @@ fn roll_back(
 
 fn halt(
     connection: &mut Connection,
-    (class, bundle): (&str, BundleId),
+    (target, bundle): (&Target, BundleId),
     reason: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET halted = $3 WHERE class = $1 AND bundle = $2 AND halted IS NULL",
-        &[&class, &bundle.0, &reason],
+        "UPDATE rollouts SET halted = $3 WHERE class = $1 AND selector = $4 AND bundle = $2 AND halted IS NULL",
+        &[&target.class, &bundle.0, &reason, &target.selector.to_string()],
     )?;
     if changed > 0 {
-        let object = format!("class {class}: {reason}");
+        let object = format!("{target}: {reason}");
         record(connection, now_ns, "collector", ("halt roll-out", &object))?;
     }
     Ok(changed > 0)
@@ -200,7 +248,7 @@ fn halt(
 /// Returns what is read of a roll-out called `r`, its bundle `b` and the one before, `p`.
 fn rollout_columns() -> String {
     format!(
-        "{}, {}, r.class, r.percent, r.max_failures, r.max_losses, r.max_alerts, r.halted, r.started_ns, r.actor",
+        "{}, {}, r.class, r.percent, r.max_failures, r.max_losses, r.max_alerts, r.halted, r.started_ns, r.actor, r.selector, r.priority",
         columns("b"),
         columns("p")
     )
@@ -217,7 +265,11 @@ fn rollout(row: &Row) -> Result<Rollout, StoreError> {
     Ok(Rollout {
         bundle: bundle(row, 0)?,
         previous: has_previous.then(|| bundle(row, 6)).transpose()?,
-        class: row.try_get(12)?,
+        target: Target {
+            class: row.try_get(12)?,
+            selector: selector_of(row.try_get(20)?)?,
+        },
+        priority: priority_of(row.try_get(21)?)?,
         percent: u8::try_from(percent).map_err(|_error| StoreError::Row {
             problem: format!("unknown part {percent}"),
         })?,
@@ -235,7 +287,7 @@ fn rollout(row: &Row) -> Result<Rollout, StoreError> {
 
 fn rollouts(connection: &mut Connection, now_ns: i64) -> Result<Vec<Rollout>, StoreError> {
     let sql = format!(
-        "SELECT {} FROM {ROLLOUTS} ORDER BY r.class",
+        "SELECT {} FROM {ROLLOUTS} ORDER BY r.class, r.selector",
         rollout_columns()
     );
     let rows = connection.query(&sql, &[])?;
@@ -254,10 +306,10 @@ fn health(
     let sql = "WITH reported AS (
              SELECT s.agent, s.refused, s.since_ns, a.acknowledged - s.acknowledged AS records
              FROM agent_bundles s JOIN agents a ON a.id = s.agent JOIN tokens t ON t.id = a.token
-             WHERE t.class = $1 AND s.digest = $2)
+             WHERE t.class = $1 AND s.digest = $2 AND ($5::text[] IS NULL OR a.labels = ANY($5)))
          SELECT
              (SELECT count(*) FROM agents a JOIN tokens t ON t.id = a.token
-              WHERE t.class = $1 AND a.hash IS NOT NULL AND t.revoked_ns IS NULL
+              WHERE t.class = $1 AND ($5::text[] IS NULL OR a.labels = ANY($5)) AND a.hash IS NOT NULL AND t.revoked_ns IS NULL
                   AND (t.expires_ns IS NULL OR t.expires_ns > $4)),
              (SELECT count(*) FROM reported WHERE refused IS NULL),
              (SELECT count(*) FROM reported WHERE refused IS NOT NULL AND since_ns >= $3),
@@ -266,7 +318,10 @@ fn health(
              (SELECT coalesce(sum(records), 0)::bigint FROM reported WHERE refused IS NULL),
              (SELECT coalesce(sum($4::bigint - since_ns), 0)::bigint FROM reported WHERE refused IS NULL)";
     let digest = &rollout.bundle.digest;
-    let row = connection.first(sql, &[&rollout.class, digest, &rollout.started_ns, &now_ns])?;
+    let Target { class, selector } = &rollout.target;
+    let labels = matching(selector, || all_labels(connection, class))?;
+    let values: [&(dyn ToSql + Sync); 5] = [class, digest, &rollout.started_ns, &now_ns, &labels];
+    let row = connection.first(sql, &values)?;
     let row = row.ok_or_else(|| StoreError::Row {
         problem: "a sum without a row".to_owned(),
     })?;
@@ -280,13 +335,58 @@ fn health(
     })
 }
 
-fn rollout_of(connection: &mut Connection, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+/// Returns the different labels that agents of a class have.
+fn all_labels(connection: &mut Connection, class: &str) -> Result<Vec<String>, StoreError> {
+    let sql =
+        "SELECT DISTINCT a.labels FROM agents a JOIN tokens t ON t.id = a.token WHERE t.class = $1";
+    let rows = connection.query(sql, &[&class])?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+fn rollouts_of(
+    connection: &mut Connection,
+    agent: AgentId,
+) -> Result<(Vec<Rollout>, Labels), StoreError> {
     let sql = format!(
-        "SELECT {} FROM {ROLLOUTS} JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = $1",
+        "SELECT {} FROM {ROLLOUTS} JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = $1
+         ORDER BY r.selector",
         rollout_columns()
     );
-    let row = connection.first(&sql, &[&agent.0])?;
-    row.as_ref().map(rollout).transpose()
+    let rows = connection.query(&sql, &[&agent.0])?;
+    let rollouts: Result<Vec<_>, _> = rows.iter().map(rollout).collect();
+    let Some(text) = labels_text(connection, agent)? else {
+        // An agent that does not exist.
+        return Ok((Vec::new(), Labels::default()));
+    };
+    Ok((rollouts?, labels_of(&text)?))
+}
+
+fn labels_text(connection: &mut Connection, agent: AgentId) -> Result<Option<String>, StoreError> {
+    let row = connection.first("SELECT labels FROM agents WHERE id = $1", &[&agent.0])?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
+fn set_labels(
+    connection: &mut Connection,
+    agent: AgentId,
+    text: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE agents SET labels = $2 WHERE id = $1 AND labels <> $2";
+    if connection.execute(sql, &[&agent.0, &text])? == 0 {
+        return Ok(false);
+    }
+    let (actor, action) = (format!("agent {}", agent.0), "change labels");
+    if !is_recorded(connection, now_ns, (&actor, action))? {
+        record(connection, now_ns, &actor, (action, text))?;
+    }
+    Ok(true)
+}
+
+fn priority_of(number: i64) -> Result<i32, StoreError> {
+    i32::try_from(number).map_err(|_error| StoreError::Row {
+        problem: format!("unknown priority {number}"),
+    })
 }
 
 /// Returns true if this is what the agent said last. Of a bundle that the store does not know nothing is kept.

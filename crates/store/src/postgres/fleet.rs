@@ -4,6 +4,7 @@ use postgres::Row;
 
 use super::connection::Connection;
 use super::text;
+use crate::bundles::labels_of;
 use crate::error::StoreError;
 use crate::limits::scope_text;
 use crate::model::{
@@ -196,7 +197,7 @@ pub(super) fn agents(connection: &mut Connection, now_ns: i64) -> Result<Vec<Age
     let rows = connection.query(
         "SELECT a.id, t.class, a.host, a.hash IS NULL, a.first_seen_ns, a.last_seen_ns,
              a.acknowledged, a.missing, a.inventory,
-             t.revoked_ns IS NOT NULL OR (t.expires_ns IS NOT NULL AND t.expires_ns <= $1)
+             t.revoked_ns IS NOT NULL OR (t.expires_ns IS NOT NULL AND t.expires_ns <= $1), a.labels
          FROM agents a JOIN tokens t ON t.id = a.token ORDER BY a.last_seen_ns DESC",
         &[&now_ns],
     )?;
@@ -212,6 +213,7 @@ pub(super) fn agents(connection: &mut Connection, now_ns: i64) -> Result<Vec<Age
             missing: unsigned(row.try_get(7)?),
             inventory: row.try_get(8)?,
             is_ended: row.try_get(9)?,
+            labels: labels_of(row.try_get(10)?)?,
         })
     };
     rows.iter().map(agent).collect()

@@ -11,12 +11,13 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_1.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
 ];
 
 /// Latest version of the schema that this build knows: the number of migrations.
-pub(super) const LATEST: i64 = 3;
+pub(super) const LATEST: i64 = 4;
 
-const _: () = assert!(MIGRATIONS.len() == 3, "LATEST is the number of migrations");
+const _: () = assert!(MIGRATIONS.len() == 4, "LATEST is the number of migrations");
 
 /// Creates the schema, or brings an older one up to date in one transaction.
 pub(super) fn prepare(target: &Target, connection: &mut Connection) -> Result<(), StoreError> {

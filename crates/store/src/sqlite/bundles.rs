@@ -1,11 +1,13 @@
 //! Bundles and roll-outs.
 
+use labels::{Labels, Selector};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
-use super::fleet::record;
+use super::fleet::{record, unknown};
 use crate::bundles::{
-    Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle, Rollout,
+    Assigned, Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health, NewBundle,
+    Rollout, Target, conflict, labels_of, matching, selector_of,
 };
 use crate::error::StoreError;
 use crate::limits;
@@ -25,18 +27,23 @@ impl Bundles for SqliteStore {
         self.readers.with(|connection| text(connection, bundle))
     }
 
-    fn assign(&self, assignment: Assignment) -> Result<bool, StoreError> {
+    fn assign(&self, assignment: Assignment) -> Result<Assigned, StoreError> {
         self.write(move |state| assign(state.connection(), &assignment, now_ns()))
     }
 
-    fn roll_back(&self, class: &str, actor: &str) -> Result<bool, StoreError> {
-        let (class, actor) = (class.to_owned(), actor.to_owned());
-        self.write(move |state| roll_back(state.connection(), &class, &actor, now_ns()))
+    fn unassign(&self, target: &Target, actor: &str) -> Result<bool, StoreError> {
+        let (target, actor) = (target.clone(), actor.to_owned());
+        self.write(move |state| unassign(state.connection(), &target, &actor, now_ns()))
     }
 
-    fn halt(&self, class: &str, bundle: BundleId, reason: &str) -> Result<bool, StoreError> {
-        let (class, reason) = (class.to_owned(), reason.to_owned());
-        self.write(move |state| halt(state.connection(), (&class, bundle), &reason, now_ns()))
+    fn roll_back(&self, target: &Target, actor: &str) -> Result<bool, StoreError> {
+        let (target, actor) = (target.clone(), actor.to_owned());
+        self.write(move |state| roll_back(state.connection(), &target, &actor, now_ns()))
+    }
+
+    fn halt(&self, target: &Target, bundle: BundleId, reason: &str) -> Result<bool, StoreError> {
+        let (target, reason) = (target.clone(), reason.to_owned());
+        self.write(move |state| halt(state.connection(), (&target, bundle), &reason, now_ns()))
     }
 
     fn rollouts(&self) -> Result<Vec<Rollout>, StoreError> {
@@ -44,9 +51,20 @@ impl Bundles for SqliteStore {
             .with(|connection| rollouts(connection, now_ns()))
     }
 
-    fn rollout_of(&self, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+    fn rollouts_of(&self, agent: AgentId) -> Result<(Vec<Rollout>, Labels), StoreError> {
         self.readers
-            .with(|connection| rollout_of(connection, agent))
+            .with(|connection| rollouts_of(connection, agent))
+    }
+
+    fn set_labels(&self, agent: AgentId, labels: &Labels) -> Result<bool, StoreError> {
+        let text = labels.to_string();
+        let known = self
+            .readers
+            .with(|connection| labels_text(connection, agent))?;
+        if known.as_ref() == Some(&text) {
+            return Ok(false);
+        }
+        self.write(move |state| set_labels(state.connection(), agent, &text, now_ns()))
     }
 
     fn note_bundle(&self, agent: AgentId, report: BundleReport) -> Result<bool, StoreError> {
@@ -119,35 +137,41 @@ fn assign(
     connection: &Connection,
     assignment: &Assignment,
     now_ns: i64,
-) -> Result<bool, StoreError> {
+) -> Result<Assigned, StoreError> {
     let id = assignment.bundle;
     let find = "SELECT version, digest FROM bundles WHERE id = ?1";
     let known = connection.query_row(find, [id.0], |row| {
         Ok((unsigned(row.get(0)?), row.get::<_, String>(1)?))
     });
     let Some((version, digest)) = known.optional()? else {
-        return Ok(false);
+        return Ok(Assigned::UnknownBundle);
     };
+    let target = &assignment.target;
+    if let Some(other) = conflict(assignment, selectors(connection, &target.class)?) {
+        return Ok(Assigned::Conflict(other));
+    }
     let gate = &assignment.gate;
     connection.execute(
-        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-         ON CONFLICT (class) DO UPDATE SET
+        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor, selector, priority)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT (class, selector) DO UPDATE SET
              -- What was halted, or did not reach all, was not found good: those who do not get the new one must not get it.
              previous = nullif(CASE WHEN rollouts.bundle <> excluded.bundle AND rollouts.halted IS NULL AND rollouts.percent >= 100
                  THEN rollouts.bundle ELSE rollouts.previous END, excluded.bundle),
              bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
              max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
-             started_ns = excluded.started_ns, actor = excluded.actor",
+             started_ns = excluded.started_ns, actor = excluded.actor, priority = excluded.priority",
         params![
-            assignment.class,
+            target.class,
             id.0,
             assignment.percent,
             gate.failures.map(signed),
             gate.losses.map(signed),
             gate.alerts.map(signed),
             now_ns,
-            assignment.actor
+            assignment.actor,
+            target.selector.to_string(),
+            assignment.priority
         ],
     )?;
     let object = limits::assignment(assignment, &limits::bundle_text(id.0, version, &digest));
@@ -157,12 +181,40 @@ fn assign(
         &assignment.actor,
         ("assign bundle", &object),
     )?;
-    Ok(true)
+    Ok(Assigned::Done)
+}
+
+/// Returns the selectors of a class's roll-outs, with their priorities.
+fn selectors(connection: &Connection, class: &str) -> Result<Vec<(Selector, i32)>, StoreError> {
+    let sql = "SELECT selector, priority FROM rollouts WHERE class = ?1 ORDER BY selector";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map([class], |row| Ok((selector(row, 0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn selector(row: &Row<'_>, column: usize) -> rusqlite::Result<Selector> {
+    let text: String = row.get(column)?;
+    selector_of(&text).map_err(|error| unknown(column, &error.to_string()))
+}
+
+fn unassign(
+    connection: &Connection,
+    target: &Target,
+    actor: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM rollouts WHERE class = ?1 AND selector = ?2";
+    let changed = connection.execute(sql, params![target.class, target.selector.to_string()])?;
+    if changed > 0 {
+        let object = target.to_string();
+        record(connection, now_ns, actor, ("end roll-out", &object))?;
+    }
+    Ok(changed > 0)
 }
 
 fn roll_back(
     connection: &Connection,
-    class: &str,
+    target: &Target,
     actor: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
@@ -171,11 +223,11 @@ fn roll_back(
              -- As for an assignment: the next part must not leave the others with what was rolled back for a reason.
              previous = CASE WHEN halted IS NULL AND percent >= 100 THEN bundle END,
              max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = ?2, actor = ?3
-         WHERE class = ?1 AND previous IS NOT NULL",
-        params![class, now_ns, actor],
+         WHERE class = ?1 AND selector = ?4 AND previous IS NOT NULL",
+        params![target.class, now_ns, actor, target.selector.to_string()],
     )?;
     if changed > 0 {
-        let object = format!("class {class}");
+        let object = target.to_string();
         record(connection, now_ns, actor, ("roll back bundle", &object))?;
     }
     Ok(changed > 0)
@@ -183,16 +235,17 @@ fn roll_back(
 
 fn halt(
     connection: &Connection,
-    (class, bundle): (&str, BundleId),
+    (target, bundle): (&Target, BundleId),
     reason: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET halted = ?3 WHERE class = ?1 AND bundle = ?2 AND halted IS NULL",
-        params![class, bundle.0, reason],
+        "UPDATE rollouts SET halted = ?3
+         WHERE class = ?1 AND selector = ?4 AND bundle = ?2 AND halted IS NULL",
+        params![target.class, bundle.0, reason, target.selector.to_string()],
     )?;
     if changed > 0 {
-        let object = format!("class {class}: {reason}");
+        let object = format!("{target}: {reason}");
         record(connection, now_ns, "collector", ("halt roll-out", &object))?;
     }
     Ok(changed > 0)
@@ -201,7 +254,7 @@ fn halt(
 /// Returns what is read of a roll-out called `r`, its bundle `b` and the one before, `p`.
 fn rollout_columns() -> String {
     format!(
-        "{}, {}, r.class, r.percent, r.max_failures, r.max_losses, r.max_alerts, r.halted, r.started_ns, r.actor",
+        "{}, {}, r.class, r.percent, r.max_failures, r.max_losses, r.max_alerts, r.halted, r.started_ns, r.actor, r.selector, r.priority",
         columns("b"),
         columns("p")
     )
@@ -218,7 +271,11 @@ fn rollout(row: &Row<'_>) -> rusqlite::Result<Rollout> {
     Ok(Rollout {
         bundle: bundle(row, 0)?,
         previous: has_previous.then(|| bundle(row, 6)).transpose()?,
-        class: row.get(12)?,
+        target: Target {
+            class: row.get(12)?,
+            selector: selector(row, 20)?,
+        },
+        priority: row.get(21)?,
         percent: u8::try_from(percent)
             .map_err(|_error| rusqlite::Error::IntegralValueOutOfRange(13, percent))?,
         gate: Gate {
@@ -235,7 +292,7 @@ fn rollout(row: &Row<'_>) -> rusqlite::Result<Rollout> {
 
 fn rollouts(connection: &Connection, now_ns: i64) -> Result<Vec<Rollout>, StoreError> {
     let sql = format!(
-        "SELECT {} FROM {ROLLOUTS} ORDER BY r.class",
+        "SELECT {} FROM {ROLLOUTS} ORDER BY r.class, r.selector",
         rollout_columns()
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -252,10 +309,12 @@ fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Hea
         "WITH reported AS (
              SELECT s.agent, s.refused, s.since_ns, a.acknowledged - s.acknowledged AS records
              FROM agent_bundles s JOIN agents a ON a.id = s.agent JOIN tokens t ON t.id = a.token
-             WHERE t.class = ?1 AND s.digest = ?2)
+             WHERE t.class = ?1 AND s.digest = ?2
+                 AND (?5 IS NULL OR a.labels IN (SELECT value FROM json_each(?5))))
          SELECT
              (SELECT count(*) FROM agents a JOIN tokens t ON t.id = a.token
-              WHERE t.class = ?1 AND a.hash IS NOT NULL AND t.revoked_ns IS NULL
+              WHERE t.class = ?1 AND (?5 IS NULL OR a.labels IN (SELECT value FROM json_each(?5)))
+                  AND a.hash IS NOT NULL AND t.revoked_ns IS NULL
                   AND coalesce(t.expires_ns, ?4 + 1) > ?4),
              (SELECT count(*) FROM reported WHERE refused IS NULL),
              (SELECT count(*) FROM reported WHERE refused IS NOT NULL AND since_ns >= ?3),
@@ -264,11 +323,14 @@ fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Hea
              (SELECT coalesce(sum(records), 0) FROM reported WHERE refused IS NULL),
              (SELECT coalesce(sum(?4 - since_ns), 0) FROM reported WHERE refused IS NULL)",
     )?;
+    let Target { class, selector } = &rollout.target;
+    let labels = matching(selector, || all_labels(connection, class))?;
     let values = params![
-        rollout.class,
+        class,
         rollout.bundle.digest,
         rollout.started_ns,
-        now_ns
+        now_ns,
+        labels.map(|labels| json_list(&labels))
     ];
     let health = statement.query_row(values, |row| {
         Ok(Health {
@@ -283,13 +345,64 @@ fn health(connection: &Connection, rollout: &Rollout, now_ns: i64) -> Result<Hea
     Ok(health)
 }
 
-fn rollout_of(connection: &Connection, agent: AgentId) -> Result<Option<Rollout>, StoreError> {
+/// Returns the different labels that agents of a class have.
+fn all_labels(connection: &Connection, class: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT DISTINCT a.labels FROM agents a JOIN tokens t ON t.id = a.token WHERE t.class = ?1",
+    )?;
+    let rows = statement.query_map([class], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Returns labels as a list of JSON. They have no character that JSON escapes.
+fn json_list(labels: &[String]) -> String {
+    let quoted: Vec<_> = labels.iter().map(|text| format!("\"{text}\"")).collect();
+    format!("[{}]", quoted.join(","))
+}
+
+fn rollouts_of(
+    connection: &Connection,
+    agent: AgentId,
+) -> Result<(Vec<Rollout>, Labels), StoreError> {
     let sql = format!(
-        "SELECT {} FROM {ROLLOUTS} JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = ?1",
+        "SELECT {} FROM {ROLLOUTS} JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = ?1
+         ORDER BY r.selector",
         rollout_columns()
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    Ok(statement.query_row([agent.0], rollout).optional()?)
+    let rows = statement.query_map([agent.0], rollout)?;
+    let rollouts = rows.collect::<Result<_, _>>()?;
+    let Some(text) = labels_text(connection, agent)? else {
+        // An agent that does not exist.
+        return Ok((Vec::new(), Labels::default()));
+    };
+    Ok((rollouts, labels_of(&text)?))
+}
+
+fn labels_text(connection: &Connection, agent: AgentId) -> Result<Option<String>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT labels FROM agents WHERE id = ?1")?;
+    Ok(statement
+        .query_row([agent.0], |row| row.get(0))
+        .optional()?)
+}
+
+fn set_labels(
+    connection: &Connection,
+    agent: AgentId,
+    text: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let changed = connection
+        .prepare_cached("UPDATE agents SET labels = ?2 WHERE id = ?1 AND labels <> ?2")?
+        .execute(params![agent.0, text])?;
+    if changed == 0 {
+        return Ok(false);
+    }
+    let (actor, action) = (format!("agent {}", agent.0), "change labels");
+    if !is_recorded(connection, now_ns, (&actor, action))? {
+        record(connection, now_ns, &actor, (action, text))?;
+    }
+    Ok(true)
 }
 
 /// Returns true if this is what the agent said last. Of a bundle that the store does not know nothing is kept.

@@ -1,5 +1,6 @@
 //! Tokens, agents, acknowledgements and the audit log.
 
+use labels::Labels;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::StoreError;
@@ -50,7 +51,7 @@ pub(super) fn record(
 }
 
 /// A role that this build does not know, or a severity out of range: the row is refused, not guessed.
-fn unknown(column: usize, problem: &str) -> rusqlite::Error {
+pub(super) fn unknown(column: usize, problem: &str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(
         column,
         rusqlite::types::Type::Text,
@@ -201,7 +202,7 @@ pub(super) fn agents(connection: &Connection, now_ns: i64) -> Result<Vec<Agent>,
     let mut statement = connection.prepare_cached(
         "SELECT agents.id, class, host, hash IS NULL, first_seen_ns, last_seen_ns, acknowledged,
              missing, inventory,
-             revoked_ns IS NOT NULL OR (expires_ns IS NOT NULL AND expires_ns <= ?1)
+             revoked_ns IS NOT NULL OR (expires_ns IS NOT NULL AND expires_ns <= ?1), labels
          FROM agents JOIN (SELECT id AS token_id, class, expires_ns, revoked_ns FROM tokens)
              ON token_id = agents.token
          ORDER BY last_seen_ns DESC",
@@ -218,9 +219,15 @@ pub(super) fn agents(connection: &Connection, now_ns: i64) -> Result<Vec<Agent>,
             missing: unsigned(row.get(7)?),
             inventory: row.get(8)?,
             is_ended: row.get(9)?,
+            labels: labels_of(row, 10)?,
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn labels_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Labels> {
+    let text: String = row.get(column)?;
+    Labels::parse(&text).map_err(|error| unknown(column, &error.to_string()))
 }
 
 pub(super) fn acknowledge(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::account::People;
+use crate::bundles::Bundles;
 use crate::intake::HOUR_NS as HOUR;
 use crate::model::{Filter, Scope};
 use crate::number::now_ns;
@@ -70,7 +71,7 @@ fn a_foreign_file_and_a_newer_schema_are_refused() {
     let error = SqliteStore::open(&path).expect_err("a newer build wrote it");
     let text = error.to_string();
     assert!(
-        text.contains("schema 99, this build knows up to 5"),
+        text.contains("schema 99, this build knows up to 6"),
         "{text}"
     );
 }
@@ -121,4 +122,50 @@ fn a_store_of_the_second_schema_loses_links_of_nobody() {
     assert!(is_open(1) && !is_open(2) && !is_open(3));
     let ann = store.user("ann").expect("readable").expect("it is kept");
     assert_eq!(ann.scope, Scope::Admin);
+}
+
+#[test]
+fn roll_outs_of_a_store_without_selectors_are_for_all_agents_of_their_class() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("s.db");
+    let old = rusqlite::Connection::open(&path).expect("a new file");
+    for schema in [
+        include_str!("schema_1.sql"),
+        include_str!("schema_2.sql"),
+        include_str!("schema_3.sql"),
+        include_str!("schema_4.sql"),
+        include_str!("schema_5.sql"),
+    ] {
+        old.execute_batch(schema).expect("a schema");
+    }
+    old.execute_batch(
+        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 5;
+         INSERT INTO bundles VALUES (3, 7, 'd7', 'k', 't', 1, 'ann'), (4, 8, 'd8', 'k', 't', 1, 'ann');
+         INSERT INTO rollouts VALUES ('web', 4, 3, 10, 0, NULL, NULL, 'why', 5, 'ann');
+         INSERT INTO tokens VALUES (1, 'web', '', x'01', 1, 'ann', NULL, NULL);
+         INSERT INTO agents (id, token, hash, host, first_seen_ns, last_seen_ns) VALUES (9, 1, x'02', 'h', 1, 1);",
+    )
+    .expect("rows");
+    drop(old);
+    let store = SqliteStore::open(&path).expect("it is brought up to date");
+    let rollouts = store.rollouts().expect("readable");
+    let rollout = &rollouts[0];
+    assert_eq!(
+        (rollouts.len(), rollout.target.to_string()),
+        (1, "class web".to_owned())
+    );
+    assert_eq!(
+        (rollout.bundle.version, rollout.percent, rollout.priority),
+        (8, 10, 0)
+    );
+    let previous = rollout.previous.as_ref().expect("the one before");
+    assert_eq!(
+        (
+            previous.version,
+            rollout.halted.as_deref(),
+            rollout.health.agents
+        ),
+        (7, Some("why"), 1)
+    );
+    assert!(store.agents().expect("readable")[0].labels.is_empty());
 }

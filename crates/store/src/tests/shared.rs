@@ -226,6 +226,49 @@ fn crashes(rounds: u64) {
 }
 
 #[test]
+fn roll_outs_of_a_database_without_selectors_are_for_all_agents_of_their_class() {
+    let server = Server::shared();
+    let url = server.database();
+    let mut old = ::postgres::Client::connect(&url, ::postgres::NoTls).expect("a database");
+    let schemas = [
+        include_str!("../postgres/schema_1.sql"),
+        include_str!("../postgres/schema_2.sql"),
+        include_str!("../postgres/schema_3.sql"),
+    ];
+    old.batch_execute("CREATE SCHEMA tollgate; SET search_path TO tollgate")
+        .expect("a schema");
+    for schema in schemas {
+        old.batch_execute(schema).expect("a schema");
+    }
+    old.batch_execute(
+        "INSERT INTO store (version) VALUES (3);
+         INSERT INTO bundles (version, digest, key, text, created_ns, created_by)
+             VALUES (7, 'd7', 'k', 't', 1, 'ann'), (8, 'd8', 'k', 't', 1, 'ann');
+         INSERT INTO rollouts VALUES ('web', 2, 1, 10, 0, NULL, NULL, 'why', 5, 'ann');
+         INSERT INTO tokens (class, role, hash, created_ns, created_by) VALUES ('web', '', '\\x01', 1, 'ann');
+         INSERT INTO agents (token, hash, host, first_seen_ns, last_seen_ns) VALUES (1, '\\x02', 'h', 1, 1);",
+    )
+    .expect("rows");
+    drop(old);
+    let store: Arc<dyn Store> = PostgresStore::open(&url)
+        .expect("it is brought up to date")
+        .into();
+    let rollouts = store.rollouts().expect("readable");
+    let rollout = &rollouts[0];
+    assert_eq!(
+        (rollouts.len(), rollout.target.to_string()),
+        (1, "class web".to_owned())
+    );
+    let previous = rollout.previous.as_ref().expect("the one before");
+    assert_eq!((rollout.bundle.version, previous.version), (8, 7));
+    assert_eq!(
+        (rollout.halted.as_deref(), rollout.health.agents),
+        (Some("why"), 1)
+    );
+    assert!(store.agents().expect("readable")[0].labels.is_empty());
+}
+
+#[test]
 fn nothing_acknowledged_is_lost_or_stored_twice_when_the_server_is_killed() {
     crashes(1);
 }

@@ -160,8 +160,18 @@ fn status(args: &Status) -> Outcome {
         return Ok(Exit::Ok);
     }
     let mut out = format!(
-        "{:<7} {:<24} {:<12} {:<9} {:<9} {:<12} {:>9} {:>8}  LAST SEEN (UTC)\n",
-        "NUMBER", "HOST", "CLASS", "VERSION", "ENGINE", "RULES", "STORED", "MISSING"
+        "{:<7} {:<24} {:<12} {:<9} {:<9} {:<12} {:>9} {:>8}  {:<20} {:<7} {:<32} WHY\n",
+        "NUMBER",
+        "HOST",
+        "CLASS",
+        "VERSION",
+        "ENGINE",
+        "RULES",
+        "STORED",
+        "MISSING",
+        "LAST SEEN (UTC)",
+        "BUNDLE",
+        "LABELS"
     );
     for row in rows {
         let of = |name: &str| text(row, name);
@@ -175,17 +185,40 @@ fn status(args: &Status) -> Outcome {
         let rules: String = rules.chars().take(12).collect();
         let _ = writeln!(
             out,
-            "{:<7} {host:<24} {:<12} {:<9} {:<9} {rules:<12} {:>9} {:>8}  {}",
+            "{:<7} {host:<24} {:<12} {:<9} {:<9} {rules:<12} {:>9} {:>8}  {:<20} {:<7} {:<32} {}",
             of("id"),
             of("class"),
             text(&row["inventory"], "version"),
             text(&row["inventory"], "engine"),
             of("acknowledged"),
             of("missing"),
-            time(row, "last_seen")
+            time(row, "last_seen"),
+            bundle(row),
+            labels(row),
+            of("bundle_why")
         );
     }
     terminal::print(&out)
+}
+
+/// Returns the version of the bundle that an agent is to have.
+fn bundle(row: &Value) -> String {
+    match row["bundle"].is_null() {
+        true => "-".to_owned(),
+        false => text(row, "bundle"),
+    }
+}
+
+/// Returns the labels of an agent.
+fn labels(row: &Value) -> String {
+    let labels = row["labels"].as_object().into_iter().flatten();
+    let labels: Vec<_> = labels
+        .map(|(key, _)| format!("{}={}", plain(key), text(&row["labels"], key)))
+        .collect();
+    match labels.is_empty() {
+        true => "-".to_owned(),
+        false => labels.join(","),
+    }
 }
 
 #[cfg(test)]

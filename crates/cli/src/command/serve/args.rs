@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use labels::Selector;
 
 const SERVER: &str = "Server options";
 const STORE: &str = "Store options";
@@ -250,11 +251,13 @@ pub(crate) enum BundleVerb {
     Create(CreateBundle),
     /// Sign a bundle
     Sign(SignBundle),
-    /// Hand a bundle to agents of a class, or to a part of them
+    /// Hand a bundle to agents of a class, to those with some labels, or to a part of them
     Assign(AssignBundle),
     /// Hand agents of a class the bundle before; those without --allow-rollback refuse it
     Rollback(RollBack),
-    /// List bundles and roll-outs
+    /// End a roll-out: its agents are to have what the next less specific one gives
+    Unassign(Unassign),
+    /// List bundles, roll-outs, and which bundle each agent is to have
     List(ListBundles),
 }
 
@@ -300,9 +303,16 @@ pub(crate) struct AssignBundle {
     /// The signed bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Class of the agents
-    #[arg(long, value_name = "CLASS", value_parser = class)]
-    pub(crate) agent_class: String,
+    #[command(flatten)]
+    pub(crate) target: TargetOption,
+    /// Priority among roll-outs that an agent matches; at the same priority the selector with the most tests decides
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) priority: i32,
     /// Part of the agents that get it, always the same ones; the others keep the bundle before
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) percent: u8,
@@ -319,12 +329,43 @@ pub(crate) struct AssignBundle {
     pub(crate) store: StoreOption,
 }
 
-/// `tollgate serve bundle rollback`.
+/// The agents that a roll-out is for.
 #[derive(Args, Debug)]
-pub(crate) struct RollBack {
+pub(crate) struct TargetOption {
     /// Class of the agents
     #[arg(long, value_name = "CLASS", value_parser = class)]
     pub(crate) agent_class: String,
+    /// Labels of the agents, as in Kubernetes: tier=db,zone in (a,b),!canary [default: all agents of the class]
+    #[arg(long, value_name = "SELECTOR")]
+    pub(crate) selector: Option<Selector>,
+}
+
+impl From<&TargetOption> for store::Target {
+    fn from(option: &TargetOption) -> Self {
+        match &option.selector {
+            Some(selector) => Self {
+                class: option.agent_class.clone(),
+                selector: selector.clone(),
+            },
+            None => Self::class(&option.agent_class),
+        }
+    }
+}
+
+/// `tollgate serve bundle unassign`.
+#[derive(Args, Debug)]
+pub(crate) struct Unassign {
+    #[command(flatten)]
+    pub(crate) target: TargetOption,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve bundle rollback`.
+#[derive(Args, Debug)]
+pub(crate) struct RollBack {
+    #[command(flatten)]
+    pub(crate) target: TargetOption,
     #[command(flatten)]
     pub(crate) store: StoreOption,
 }

@@ -8,15 +8,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bundle::{BundleError, Content, File, MAX_BYTES, PrivateKey, Signed};
+use collector::Choices;
 use config::rule_files;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use serde_json::json;
-use store::{Assignment, Bundle, Gate, NewBundle, Rollout};
+use store::{Agent, Assigned, Assignment, Bundle, Gate, NewBundle, Rollout, Target};
 
 use super::args::{
-    AssignBundle, BundleKey, BundleVerb, CreateBundle, ListBundles, RollBack, SignBundle,
+    AssignBundle, BundleKey, BundleVerb, CreateBundle, ListBundles, RollBack, SignBundle, Unassign,
 };
 use super::server::{broken, open};
 use super::tokens::{actor, time};
@@ -27,6 +28,7 @@ pub(super) fn execute(verb: BundleVerb) -> Outcome {
         BundleVerb::Create(args) => create(args),
         BundleVerb::Sign(args) => sign(&args),
         BundleVerb::Assign(args) => assign(args),
+        BundleVerb::Unassign(args) => unassign(&args),
         BundleVerb::Rollback(args) => roll_back(&args),
         BundleVerb::List(args) => list(&args),
     }
@@ -150,8 +152,10 @@ fn assign(args: AssignBundle) -> Outcome {
         text: signed.to_text(),
         actor: actor(),
     });
+    let target = Target::from(&args.target);
     let assignment = Assignment {
-        class: args.agent_class.clone(),
+        target: target.clone(),
+        priority: args.priority,
         bundle: id.map_err(|error| broken(&error))?,
         percent: args.percent,
         gate: Gate {
@@ -161,21 +165,46 @@ fn assign(args: AssignBundle) -> Outcome {
         },
         actor: actor(),
     };
-    store.assign(assignment).map_err(|error| broken(&error))?;
-    terminal::print(&format!(
-        "assigned version {} to {} % of class {}\n",
-        content.version, args.percent, args.agent_class
-    ))
+    match store.assign(assignment).map_err(|error| broken(&error))? {
+        Assigned::Done => terminal::print(&format!(
+            "assigned version {} to {} % of {target}\n",
+            content.version, args.percent
+        )),
+        Assigned::Conflict(other) => {
+            let message = format!(
+                "cannot assign the bundle to {target}: the roll-out of {other} has the same rank, and agents can match both"
+            );
+            Err(Failure::new(Exit::BadInput, message)
+                .help("say by --priority which of them decides, or add a test to the selector"))
+        }
+        Assigned::UnknownBundle => {
+            let message = "cannot assign the bundle: the store has lost it";
+            Err(Failure::new(Exit::Internal, message))
+        }
+    }
+}
+
+fn unassign(args: &Unassign) -> Outcome {
+    let target = Target::from(&args.target);
+    let store = open(&args.store.place, false)?;
+    let ended = store.unassign(&target, &actor());
+    match ended.map_err(|error| broken(&error))? {
+        true => terminal::print(&format!("ended the roll-out of {target}\n")),
+        false => {
+            let message = format!("cannot end the roll-out of {target}: there is none");
+            Err(Failure::new(Exit::BadInput, message).help("see `tollgate serve bundle list`"))
+        }
+    }
 }
 
 fn roll_back(args: &RollBack) -> Outcome {
     let store = open(&args.store.place, false)?;
-    let rolled_back = store.roll_back(&args.agent_class, &actor());
+    let target = Target::from(&args.target);
+    let rolled_back = store.roll_back(&target, &actor());
     match rolled_back.map_err(|error| broken(&error))? {
-        true => terminal::print(&format!("rolled class {} back\n", args.agent_class)),
+        true => terminal::print(&format!("rolled {target} back\n")),
         false => {
-            let class = &args.agent_class;
-            let message = format!("cannot roll class {class} back: it has no bundle before");
+            let message = format!("cannot roll {target} back: it has no bundle before");
             Err(Failure::new(Exit::BadInput, message).help("see `tollgate serve bundle list`"))
         }
     }
@@ -185,10 +214,14 @@ fn list(args: &ListBundles) -> Outcome {
     let store = open(&args.store.place, false)?;
     let bundles = store.bundles().map_err(|error| broken(&error))?;
     let rollouts = store.rollouts().map_err(|error| broken(&error))?;
+    let mut agents = store.agents().map_err(|error| broken(&error))?;
+    agents.retain(|agent| !agent.is_direct && !agent.is_ended);
+    let choices = Choices::new(&rollouts);
     if args.json {
         let bundles: Vec<_> = bundles.iter().map(bundle_json).collect();
-        let rollouts: Vec<_> = rollouts.iter().map(rollout_json).collect();
-        let answer = json!({"bundles": bundles, "rollouts": rollouts});
+        let listed: Vec<_> = rollouts.iter().map(rollout_json).collect();
+        let agents: Vec<_> = agents.iter().map(|it| agent_json(it, &choices)).collect();
+        let answer = json!({"bundles": bundles, "rollouts": listed, "agents": agents});
         return terminal::print(&format!("{answer}\n"));
     }
     let mut text = format!("{:<9} {:<14} {:<21} KEY\n", "VERSION", "DIGEST", "ADDED");
@@ -197,28 +230,77 @@ fn list(args: &ListBundles) -> Outcome {
         let (version, added) = (bundle.version, time(bundle.created_ns));
         let _ = writeln!(text, "{version:<9} {digest:<14} {added:<21} {}", bundle.key);
     }
+    list_rollouts(&mut text, &rollouts);
+    list_agents(&mut text, &agents, &choices);
+    terminal::print(&text)
+}
+
+fn list_rollouts(text: &mut String, rollouts: &[Rollout]) {
     let _ = writeln!(
         text,
-        "\n{:<16} {:<9} {:<6} {:<9} {:<8} STATE",
-        "CLASS", "VERSION", "PART", "IN FORCE", "REFUSED"
+        "\n{:<16} {:<9} {:<6} {:<9} {:<8} {:<8} {:<24} STATE",
+        "CLASS", "VERSION", "PART", "IN FORCE", "REFUSED", "PRIORITY", "SELECTOR"
     );
-    for rollout in &rollouts {
+    for rollout in rollouts {
         let health = &rollout.health;
         let _ = writeln!(
             text,
-            "{:<16} {:<9} {:<6} {:<9} {:<8} {}",
-            rollout.class,
+            "{:<16} {:<9} {:<6} {:<9} {:<8} {:<8} {:<24} {}",
+            rollout.target.class,
             rollout.bundle.version,
             format!("{} %", rollout.percent),
             format!("{}/{}", health.in_force, health.agents),
             health.refused,
+            rollout.priority,
+            match rollout.target.selector.tests() {
+                0 => "-".to_owned(),
+                _ => rollout.target.selector.to_string(),
+            },
             match &rollout.halted {
                 Some(why) => format!("halted: {}", why.escape_debug()),
                 None => "open".to_owned(),
             }
         );
     }
-    terminal::print(&text)
+}
+
+/// Lists agents with their labels, the bundle that each is to have, and why.
+fn list_agents(text: &mut String, agents: &[Agent], choices: &Choices<'_>) {
+    if agents.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<7} {:<24} {:<16} {:<9} {:<32} WHY",
+        "AGENT", "HOST", "CLASS", "VERSION", "LABELS"
+    );
+    for agent in agents {
+        let choice = choices.of(agent);
+        let version = choice.bundle.map(|bundle| bundle.version.to_string());
+        let labels = agent.labels.to_string();
+        let _ = writeln!(
+            text,
+            "{:<7} {:<24} {:<16} {:<9} {:<32} {}",
+            agent.id.0,
+            agent.host.escape_debug().to_string(),
+            agent.class,
+            version.as_deref().unwrap_or("none"),
+            if labels.is_empty() { "-" } else { &labels },
+            choice.why
+        );
+    }
+}
+
+fn agent_json(agent: &Agent, choices: &Choices<'_>) -> serde_json::Value {
+    let choice = choices.of(agent);
+    json!({
+        "agent": agent.id.0,
+        "host": agent.host,
+        "class": agent.class,
+        "labels": agent.labels.iter().collect::<serde_json::Value>(),
+        "version": choice.bundle.map(|bundle| bundle.version),
+        "why": choice.why,
+    })
 }
 
 fn bundle_json(bundle: &Bundle) -> serde_json::Value {
@@ -233,7 +315,9 @@ fn bundle_json(bundle: &Bundle) -> serde_json::Value {
 
 fn rollout_json(rollout: &Rollout) -> serde_json::Value {
     json!({
-        "class": rollout.class,
+        "class": rollout.target.class,
+        "selector": rollout.target.selector.to_string(),
+        "priority": rollout.priority,
         "version": rollout.bundle.version,
         "previous": rollout.previous.as_ref().map(|bundle| bundle.version),
         "percent": rollout.percent,
