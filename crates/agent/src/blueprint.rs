@@ -19,6 +19,7 @@ use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::bundles::{BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
+use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::recording::{Recordings, UnstartedRecording};
@@ -139,6 +140,7 @@ pub(super) fn blueprint(
         pidfile: pidfile(&detection, is_resumed)?,
         container_id: detection.container_id.clone(),
         containers: detection.containers.clone(),
+        observer: detection.observer.clone(),
         told,
         rules: made.rules,
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
@@ -161,8 +163,10 @@ fn prepared_outputs(
     detection: &Detection,
     servers: &Servers,
 ) -> Result<Prepared, Failure> {
-    let channel = servers::channel(config, &servers.alerts());
-    outputs(config, detection.quiet, channel)
+    let further = servers::channel(config, &servers.alerts());
+    let observer = detection.observer.as_ref().map(AlertObserver::channel);
+    let further = further.into_iter().chain(observer);
+    outputs(config, detection.quiet, further)
 }
 
 /// Opens the recordings.
