@@ -101,6 +101,30 @@ const FOLDERS: [(&str, &str, bool); 4] = [
     ("runtime", "/run/tollgate/runtime", true),
 ];
 
+/// Folders of an agent that follows violations: the alerts of `tollgate runtime`, and the log.
+const LOGS: [(&str, &str, bool); 2] = [
+    ("alerts", "/var/log/tollgate", true),
+    ("violations", "/var/log/varmor", false),
+];
+
+/// Options of what an installation may have.
+fn further_options(installation: &Installation) -> impl Iterator<Item = &'static str> {
+    let events = installation.events.then_some(&["--events"][..]);
+    let violations = installation.violations.then_some(
+        &[
+            "--violations",
+            "/var/log/tollgate/alerts.jsonl",
+            "--violations-log",
+            "/var/log/varmor/violations.log",
+        ][..],
+    );
+    [events, violations]
+        .into_iter()
+        .flatten()
+        .flatten()
+        .copied()
+}
+
 /// What an agent needs to load programs into the kernel (`SYS_ADMIN`, and `BPF` and `PERFMON` since Linux 5.8), to keep their
 /// maps in memory (`SYS_RESOURCE`, before 5.11), and to read what processes of other users are and have open (`SYS_PTRACE`,
 /// `DAC_READ_SEARCH`).
@@ -138,12 +162,22 @@ fn agents(installation: &Installation) -> Value {
     if installation.detect {
         let_watch(&mut security, &mut command);
     }
+    if let Some(words) = command.as_array_mut() {
+        words.extend(further_options(installation).map(Value::from));
+    }
     let memory = ["128Mi", "512Mi"][usize::from(installation.detect)];
-    let mounts = FOLDERS
-        .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
-    let volumes = FOLDERS.map(|(name, path, _)| {
-        json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
+    let folders = FOLDERS.iter().chain(match installation.violations {
+        true => &LOGS[..],
+        false => &[],
     });
+    let (mounts, volumes): (Vec<Value>, Vec<Value>) = folders
+        .map(|(name, path, reads)| {
+            (
+                json!({ "name": name, "mountPath": path, "readOnly": reads }),
+                json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } }),
+            )
+        })
+        .unzip();
     let mut pod = json!({
         "serviceAccountName": NODE,
         "priorityClassName": "system-node-critical",
