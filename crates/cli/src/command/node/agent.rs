@@ -1,5 +1,6 @@
 //! The agent itself.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use apiserver::{Access, AccessError, Client};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use node::Settings;
+use node::{Parts, PodEvents, Settings, ViolationFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -44,7 +45,10 @@ pub(crate) fn execute(args: Node) -> Outcome {
                 .help("outside of a pod, give --kubeconfig, or --server and its files")
         })?;
     // Before there are threads: the engine blocks signals, and forks.
-    let detecting = args.detect.then(|| Detecting::start(&args, &name));
+    let events: Option<Arc<PodEvents>> = args.events.then(Arc::default);
+    let detecting = args
+        .detect
+        .then(|| Detecting::start(&args, &name, events.clone()));
     let (stop, stopped) = mpsc::channel();
     match detecting.as_ref().and_then(Detecting::engine) {
         Some(_) => {}
@@ -62,8 +66,15 @@ pub(crate) fn execute(args: Node) -> Outcome {
         renewal: RENEWAL,
     };
     let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
-    let detection = detecting.as_ref().map(Detecting::detection);
-    let agent = thread::spawn(move || node::run(settings, detection, &client, &stopped, say));
+    let parts = Parts {
+        detection: detecting.as_ref().map(Detecting::detection),
+        events,
+        violations: args.violations.map(|alerts| ViolationFiles {
+            alerts,
+            log: args.violations_log,
+        }),
+    };
+    let agent = thread::spawn(move || node::run(settings, parts, &client, &stopped, say));
     let mut exit = Exit::Ok;
     if let Some(engine) = detecting.as_ref().and_then(Detecting::engine) {
         exit = watch(engine, || agent.is_finished());
