@@ -3,8 +3,6 @@
 //! Whoever notices something only adds to a table in memory, which is bounded. A thread of its own writes Events at limited
 //! rates. What repeats is counted, and becomes one Event with a series.
 
-mod writer;
-
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,8 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use nri::message::PodSandbox;
 
-use writer::shown;
-pub(crate) use writer::write;
+use crate::event_writer::shown;
 
 /// Maximum number of different things that wait, or were written in the last minute.
 const MAX: usize = 1024;
@@ -62,7 +59,7 @@ pub enum EventReason {
 
 impl EventReason {
     /// Reason and action, as the Event has them.
-    fn words(self) -> (&'static str, &'static str) {
+    pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::RuleMatched => ("RuleMatched", "Detect"),
             Self::PolicyViolation => ("PolicyViolation", "Enforce"),
@@ -140,10 +137,10 @@ impl Bucket {
 
 /// What becomes one Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    pod: PodRef,
-    reason: EventReason,
-    subject: String,
+pub(crate) struct Key {
+    pub(crate) pod: PodRef,
+    pub(crate) reason: EventReason,
+    pub(crate) subject: String,
 }
 
 #[derive(Debug)]
@@ -163,12 +160,12 @@ struct Entry {
 /// An Event that is to be written now.
 #[derive(Debug)]
 pub(crate) struct Due {
-    key: Key,
-    is_warning: bool,
-    note: String,
-    count: u64,
-    first: Timestamp,
-    last: Timestamp,
+    pub(crate) key: Key,
+    pub(crate) is_warning: bool,
+    pub(crate) note: String,
+    pub(crate) count: u64,
+    pub(crate) first: Timestamp,
+    pub(crate) last: Timestamp,
     since: Instant,
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::writer::{MAX_NOTE, event, reporting_instance};
 use super::*;
+use crate::event_writer::{MAX_NOTE, event, reporting_instance};
 
 fn pod(name: &str) -> PodRef {
     PodRef {

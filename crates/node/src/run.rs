@@ -14,11 +14,11 @@ use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
 use crate::detect::Detection;
-use crate::pod_events::{self, PodEvents};
+use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
-use crate::{Settings, chain, detect, report};
+use crate::{Settings, chain, detect, event_writer, report};
 
 /// How long an answer to the runtime may take.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -111,7 +111,7 @@ pub fn run(
     }
     if agent.events.is_some() {
         let (of_events, writer) = (agent.clone(), client.clone());
-        let write = move || pod_events::write(&of_events, &writer);
+        let write = move || event_writer::write(&of_events, &writer);
         start("events", Box::new(write))?;
     }
     if let Some(detection) = &agent.detection {

@@ -94,6 +94,19 @@ impl<'a> Violation<'a> {
         self.text("policy.action") == Some("denied")
     }
 
+    fn what(&self) -> What<'a> {
+        What {
+            rule: self.rule,
+            operation: self.operation(),
+            path: self.path(),
+            errno: self.text("policy.errno"),
+            process: self.text("proc.name"),
+            executable: self.text("proc.exepath"),
+            command: self.text("proc.cmdline"),
+            arguments: self.text("evt.args"),
+        }
+    }
+
     /// The description for people.
     fn note(&self, container: &str) -> String {
         let done = match self.is_denied() {
@@ -244,16 +257,7 @@ fn line(violation: &Violation<'_>, named: Option<&Named>, node: &str) -> String 
             .zip(record)
             .filter(|((kind, _), _)| kind == "VarmorPolicy")
             .map(|(_, record)| &*record.namespace),
-        event: What {
-            rule: violation.rule,
-            operation: violation.operation(),
-            path: violation.path(),
-            errno: violation.text("policy.errno"),
-            process: violation.text("proc.name"),
-            executable: violation.text("proc.exepath"),
-            command: violation.text("proc.cmdline"),
-            arguments: violation.text("evt.args"),
-        },
+        event: violation.what(),
         time: Timestamp::now().strftime("%FT%TZ").to_string(),
         message: "violation event",
     };

@@ -65,6 +65,40 @@ fn lines(folder: &Path) -> Vec<Value> {
     lines.collect()
 }
 
+/// Checks the members of a line of which everything is known.
+fn assert_whole(line: &Value) {
+    for (name, expected) in [
+        ("level", json!("warn")),
+        ("nodeName", json!("n1")),
+        ("podUID", json!("uid-1")),
+        ("podName", json!("web-5d4f8c7b9f-x1y2z")),
+        ("podNamespace", json!("demo")),
+        (
+            "podLabels",
+            json!({ "app": "web", "pod-template-hash": "5d4f8c7b9f" }),
+        ),
+        ("workloadKind", json!("Deployment")),
+        ("workloadName", json!("web")),
+        ("containerID", json!(ID)),
+        ("containerName", json!("app")),
+        ("image", json!("registry.test/web:1")),
+        ("pid", json!(77)),
+        ("eventTimestamp", json!(1_795_773_600)),
+        ("enforcer", json!("Seccomp")),
+        ("action", json!("DENIED")),
+        ("profileName", json!("p")),
+        ("policyKind", json!("VarmorPolicy")),
+        ("policyName", json!("x")),
+        ("policyNamespace", json!("demo")),
+        ("message", json!("violation event")),
+    ] {
+        assert_eq!(line[name], expected, "{name}: {:#}", line);
+    }
+    let event = json!({ "rule": "disallow-mount", "operation": "mount", "errno": "EPERM", "process": "mount",
+        "executable": "/bin/mount", "command": "mount a b" });
+    assert_eq!(line["event"], event);
+}
+
 #[test]
 fn a_violation_has_pod_workload_image_and_policy_also_after_its_container_has_ended() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,36 +134,7 @@ fn a_violation_has_pod_workload_image_and_policy_also_after_its_container_has_en
 
     let lines = lines(folder.path());
     assert_eq!(lines.len(), 3, "{lines:#?}");
-    for (name, expected) in [
-        ("level", json!("warn")),
-        ("nodeName", json!("n1")),
-        ("podUID", json!("uid-1")),
-        ("podName", json!("web-5d4f8c7b9f-x1y2z")),
-        ("podNamespace", json!("demo")),
-        (
-            "podLabels",
-            json!({ "app": "web", "pod-template-hash": "5d4f8c7b9f" }),
-        ),
-        ("workloadKind", json!("Deployment")),
-        ("workloadName", json!("web")),
-        ("containerID", json!(ID)),
-        ("containerName", json!("app")),
-        ("image", json!("registry.test/web:1")),
-        ("pid", json!(77)),
-        ("eventTimestamp", json!(1_795_773_600)),
-        ("enforcer", json!("Seccomp")),
-        ("action", json!("DENIED")),
-        ("profileName", json!("p")),
-        ("policyKind", json!("VarmorPolicy")),
-        ("policyName", json!("x")),
-        ("policyNamespace", json!("demo")),
-        ("message", json!("violation event")),
-    ] {
-        assert_eq!(lines[0][name], expected, "{name}: {:#}", lines[0]);
-    }
-    let event = json!({ "rule": "disallow-mount", "operation": "mount", "errno": "EPERM", "process": "mount",
-        "executable": "/bin/mount", "command": "mount a b" });
-    assert_eq!(lines[0]["event"], event);
+    assert_whole(&lines[0]);
     assert_eq!(lines[1]["action"], "AUDIT");
     assert_eq!(lines[1]["event"]["path"], "/bin/x");
     assert_eq!(lines[1]["podUID"], "uid-1", "the container has ended");

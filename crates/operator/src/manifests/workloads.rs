@@ -147,6 +147,21 @@ fn let_watch(security: &mut Value, command: &mut Value) {
     }
 }
 
+/// Mounts and volumes of an agent.
+fn folders(installation: &Installation) -> (Vec<Value>, Vec<Value>) {
+    let folders = FOLDERS.iter().chain(match installation.violations {
+        true => &LOGS[..],
+        false => &[],
+    });
+    let both = folders.map(|(name, path, reads)| {
+        (
+            json!({ "name": name, "mountPath": path, "readOnly": reads }),
+            json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } }),
+        )
+    });
+    both.unzip()
+}
+
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
@@ -166,18 +181,7 @@ fn agents(installation: &Installation) -> Value {
         words.extend(further_options(installation).map(Value::from));
     }
     let memory = ["128Mi", "512Mi"][usize::from(installation.detect)];
-    let folders = FOLDERS.iter().chain(match installation.violations {
-        true => &LOGS[..],
-        false => &[],
-    });
-    let (mounts, volumes): (Vec<Value>, Vec<Value>) = folders
-        .map(|(name, path, reads)| {
-            (
-                json!({ "name": name, "mountPath": path, "readOnly": reads }),
-                json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } }),
-            )
-        })
-        .unzip();
+    let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,
         "priorityClassName": "system-node-critical",

@@ -9,16 +9,16 @@ use kinds::ObjectKey;
 use nri::message::PodSandbox;
 use serde_json::{Value, json};
 
-use super::{Due, EventReason, Occurrence, Outcome, PodRef};
 use crate::agent::Agent;
 use crate::chain;
+use crate::pod_events::{Due, EventReason, Occurrence, Outcome, PodRef};
 use crate::store::Record;
 use crate::workload::Workload;
 
 /// How often the thread looks whether there is an Event to write.
 const TICK: Duration = Duration::from_millis(250);
 /// Maximum length in bytes of a note, which the API server limits to 1024.
-pub(super) const MAX_NOTE: usize = 1000;
+pub(crate) const MAX_NOTE: usize = 1000;
 /// Maximum length in bytes of the reporting instance, which the API server limits.
 const MAX_INSTANCE: usize = 128;
 /// Maximum length in bytes of the part of an Event's name that is the pod's. With the rest it has at most 253.
@@ -57,7 +57,7 @@ impl Agent {
 }
 
 /// A note as the API server takes it. Programs of the pod choose parts of it, and terminals show it.
-pub(super) fn shown(note: &str) -> String {
+pub(crate) fn shown(note: &str) -> String {
     let mut text: String = note
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })
@@ -77,12 +77,12 @@ fn boundary(text: &str, most: usize) -> usize {
 }
 
 /// The name by which a node is the reporter of its Events.
-pub(super) fn reporting_instance(node: &str) -> &str {
+pub(crate) fn reporting_instance(node: &str) -> &str {
     &node[..boundary(node, MAX_INSTANCE)]
 }
 
 /// The object.
-pub(super) fn event(due: &Due, workload: Option<&Workload>, node: &str) -> Value {
+pub(crate) fn event(due: &Due, workload: Option<&Workload>, node: &str) -> Value {
     let PodRef {
         namespace,
         name,
