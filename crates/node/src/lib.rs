@@ -21,6 +21,7 @@ mod event_writer;
 pub mod explain;
 mod facts;
 mod filter;
+mod follow;
 mod index;
 mod merge;
 mod pod_events;
@@ -32,6 +33,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod violation_log;
 mod violations;
 mod workload;
 

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::violations::Position;
+use crate::follow::Position;
 
 /// File with how far alerts were read.
 const POSITION: &str = "violations.json";

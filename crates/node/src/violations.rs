@@ -4,9 +4,6 @@
 //! The agents of `tollgate runtime` write them to a file as alerts. What they do not know, such as which ArmorProfile it is, is
 //! added from what the container runtime has said.
 
-mod follow;
-mod log;
-
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,13 +13,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::agent::Agent;
+use crate::follow::Follow;
 use crate::pod_events::{EventReason, Occurrence, PodRef};
 use crate::state::Seen;
 use crate::store::Record;
+use crate::violation_log::Log;
 use crate::workload::workload;
-use follow::Follow;
-pub(crate) use follow::Position;
-use log::Log;
 
 /// How often the file is looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -361,5 +357,5 @@ impl Follower<'_> {
 }
 
 #[cfg(test)]
-#[path = "violations/tests.rs"]
+#[path = "violations_tests.rs"]
 mod tests;
