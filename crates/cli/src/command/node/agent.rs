@@ -27,17 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Runs the agent until a signal ends it.
 pub(crate) fn execute(args: Node) -> Outcome {
-    let name = given(args.name.as_ref(), "NODE_NAME").ok_or_else(|| {
-        let message = "cannot be the agent of a node without its name";
-        Failure::new(Exit::BadInput, message)
-            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName")
-    })?;
-    let installation = given(args.namespace.as_ref(), "POD_NAMESPACE").ok_or_else(|| {
-        let message = "cannot tell the profiles of the cluster without the operator's namespace";
-        Failure::new(Exit::BadInput, message).help(
-            "give --namespace, or set POD_NAMESPACE by the downward API: fieldRef metadata.namespace",
-        )
-    })?;
+    let (name, installation) = names(&args)?;
     let client = access(&args)
         .and_then(|access| Client::new(&access, MANAGER))
         .map_err(|error| {
@@ -92,6 +82,22 @@ pub(crate) fn execute(args: Node) -> Outcome {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
     Ok(exit)
+}
+
+/// Names of the node, and of the namespace of the installation.
+fn names(args: &Node) -> Result<(String, String), Failure> {
+    let name = given(args.name.as_ref(), "NODE_NAME").ok_or_else(|| {
+        let message = "cannot be the agent of a node without its name";
+        Failure::new(Exit::BadInput, message)
+            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName")
+    })?;
+    let installation = given(args.namespace.as_ref(), "POD_NAMESPACE").ok_or_else(|| {
+        let message = "cannot tell the profiles of the cluster without the operator's namespace";
+        Failure::new(Exit::BadInput, message).help(
+            "give --namespace, or set POD_NAMESPACE by the downward API: fieldRef metadata.namespace",
+        )
+    })?;
+    Ok((name, installation))
 }
 
 /// Waits for a signal, or for the end of the agent or of the engine.
