@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 const RULESFILES: &str = "/apis/artifact.falcosecurity.dev/v1alpha1/namespaces/tollgate/rulesfiles";
 const CONFIGS: &str = "/apis/artifact.falcosecurity.dev/v1alpha1/namespaces/tollgate/configs";
+const EVENTS: &str = "/apis/events.k8s.io/v1/events";
 const REPORT: &str = "/apis/tollgate.dev/v1alpha1/nodereports/n1";
 
 /// A node with an API server and a container runtime.
@@ -83,12 +84,16 @@ impl Node {
             "--namespace",
             "tollgate",
             "--detect",
+            "--events",
         ]);
         command.args(["--no-builtin-rules", "--server", server]);
         command.arg("--state").arg(self.path("state"));
         command.arg("--nri-socket").arg(self.path("nri.sock"));
         command.arg("--policies").arg(self.path("policies"));
         command.arg("--runtime-state").arg(self.path("runtime"));
+        command.arg("--violations").arg(self.path("alerts.jsonl"));
+        let log = self.path("log.d/violations.log");
+        command.arg("--violations-log").arg(log);
         command
     }
 
@@ -139,6 +144,13 @@ impl Node {
             found.ok_or_else(|| format!("{report:#} {}", said(&self.path("log"))))
         };
         until(find).expect("the agent reports the object")
+    }
+
+    /// The Events about a rule.
+    fn events(&self, rule: &str) -> Vec<Value> {
+        let note = format!("container app: {rule} (Notice): seen");
+        let all = self.server.list(EVENTS).into_iter();
+        all.filter(|event| event["note"] == *note).collect()
     }
 
     /// The first alert of a rule.
@@ -255,7 +267,94 @@ fn rules_reach_a_node_and_alerts_name_the_pod_from_its_first_program_on() {
     let alert = node.alert("Second");
     assert_eq!(alert["output_fields"]["k8s.pod.name"], "web-7d9c5b-x2x");
     assert_eq!(node.alerts("First").len(), 2, "the old rule is gone");
+    events_tell_of_pods_with_counts(&node, &group);
+    a_violation_of_the_runtime_reaches_the_log_and_the_pod(&node, &group);
     wrong_objects_change_nothing(&node, &group);
+}
+
+/// Alerts of a pod are Events of it, one for all of a time. What is of no pod is no Event.
+fn events_tell_of_pods_with_counts(node: &Node, group: &Group) {
+    node.rule("burst", "Burst", "mark-burst");
+    node.reported("burst", 1, true);
+    for _ in 0..5 {
+        run(group, "mark-burst");
+    }
+    let find = || {
+        let mut events = node.events("Burst").into_iter();
+        events.next().ok_or_else(|| said(&node.path("log")))
+    };
+    let event = until(find).expect("there is an Event");
+    assert_eq!(
+        event["regarding"],
+        json!({ "apiVersion": "v1", "kind": "Pod", "name": "web-7d9c5b-x2x", "namespace": "demo", "uid": "0b1c" })
+    );
+    for (field, expected) in [
+        ("type", "Normal"),
+        ("reason", "RuleMatched"),
+        ("action", "Detect"),
+        ("reportingController", "tollgate.dev/node"),
+        ("reportingInstance", "n1"),
+    ] {
+        assert_eq!(event[field], expected, "{event:#}");
+    }
+    let count = event["series"]["count"].as_u64();
+    assert!(
+        count.is_some_and(|count| (2..=5).contains(&count)),
+        "{event:#}"
+    );
+    until(|| match node.alerts("Burst").len() {
+        5 => Ok(()),
+        count => Err(format!("{count} alerts")),
+    })
+    .expect("outputs have each alert");
+    assert_eq!(
+        node.events("Burst").len(),
+        1,
+        "the next one is due in a minute"
+    );
+    // The rule First has matched in a container that no runtime has named, too.
+    let all = node.server.list(EVENTS);
+    assert!(
+        all.iter().all(|event| event["regarding"]["uid"] == "0b1c"),
+        "{all:#?}"
+    );
+    assert!(all.len() <= 4, "one for each rule: {all:#?}");
+}
+
+/// What `tollgate runtime` writes to its file of alerts is a line of the log and an Event.
+fn a_violation_of_the_runtime_reaches_the_log_and_the_pod(node: &Node, group: &Group) {
+    let fields = json!({ "policy.rule": "disallow-mount", "policy.enforcer": "Seccomp", "policy.action": "denied",
+        "policy.errno": "EPERM", "evt.type": "mount", "proc.name": "mount", "container.id": &group.id()[..12] });
+    let alert = json!({ "time": "2026-11-27T10:00:00Z", "rule": "Policy violation", "tags": ["policy"],
+        "output_fields": fields });
+    fs::write(node.path("alerts.jsonl"), format!("{alert}\n")).expect("the folder is ours");
+    let line = until(|| {
+        let text = said(&node.path("log.d/violations.log"));
+        serde_json::from_str::<Value>(text.trim()).map_err(|error| format!("{error}: {text}"))
+    })
+    .expect("the log has a line");
+    for (name, expected) in [
+        ("nodeName", "n1"),
+        ("podName", "web-7d9c5b-x2x"),
+        ("podUID", "0b1c"),
+        ("containerName", "app"),
+        ("image", "registry.test/web:1.2"),
+        ("enforcer", "Seccomp"),
+        ("action", "DENIED"),
+    ] {
+        assert_eq!(line[name], expected, "{name}: {line:#}");
+    }
+    let event = until(|| {
+        let mut all = node.server.list(EVENTS).into_iter();
+        let found = all.find(|event| event["reason"] == "PolicyViolation");
+        found.ok_or_else(|| said(&node.path("log")))
+    })
+    .expect("there is an Event");
+    assert_eq!(
+        event["note"],
+        "container app: disallow-mount denied mount by mount"
+    );
+    assert_eq!(event["regarding"]["uid"], "0b1c");
 }
 
 /// A wrong version reports, keeps the old rules, and takes nothing from another object.

@@ -1,6 +1,7 @@
 //! Reads configuration and rules, and opens the files of an agent.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use capture::notify::VerifyOptions;
@@ -12,13 +13,14 @@ use enforce::{Confinement, Target};
 use event::EngineKind;
 use outputs::{Prepared, StatsFile};
 use policy::compile::seccomp::Profile;
-use rules::EngineOptions;
+use rules::{EngineOptions, Recorder};
 use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::bundles::{BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
+use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::recording::{Recordings, UnstartedRecording};
@@ -105,8 +107,7 @@ pub(super) fn blueprint(
     let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
-    let (recordings, unstarted) = recordings(&detection, &config, is_resumed)?;
-    let recorder = recordings.recorder();
+    let (recorder, unstarted) = recordings(&detection, &config, is_resumed)?;
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
     let judging = Judging::new(options, &sink, &verify, engine);
@@ -139,6 +140,7 @@ pub(super) fn blueprint(
         pidfile: pidfile(&detection, is_resumed)?,
         container_id: detection.container_id.clone(),
         containers: detection.containers.clone(),
+        observer: detection.observer.clone(),
         told,
         rules: made.rules,
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
@@ -161,18 +163,21 @@ fn prepared_outputs(
     detection: &Detection,
     servers: &Servers,
 ) -> Result<Prepared, Failure> {
-    let channel = servers::channel(config, &servers.alerts());
-    outputs(config, detection.quiet, channel)
+    let further = servers::channel(config, &servers.alerts());
+    let observer = detection.observer.as_ref().map(AlertObserver::channel);
+    let further = further.into_iter().chain(observer);
+    outputs(config, detection.quiet, further)
 }
 
-/// Opens the recordings.
+/// Opens the recordings, and returns what records for the rules.
 fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
-) -> Result<(Recordings, Vec<UnstartedRecording>), Failure> {
+) -> Result<(Option<Arc<dyn Recorder>>, Vec<UnstartedRecording>), Failure> {
     let options = record_options(detection);
-    Recordings::open(options.as_ref(), &config.capture, is_resumed)
+    let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
+    Ok((recordings.recorder(), unstarted))
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.

@@ -31,6 +31,7 @@ mod kernel_reports;
 pub mod learn;
 pub mod learn_command;
 mod metrics;
+pub mod observer;
 pub mod options;
 mod orders;
 pub mod pidfile;

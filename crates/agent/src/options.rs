@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::given::{GivenFolders, GivenHandle};
 use crate::learn::Learner;
+use crate::observer::AlertObserver;
 use crate::spec::{optional_path, paths};
 
 /// An operation that can be refused to a workload.
@@ -88,6 +89,9 @@ pub struct Detection {
     /// What a container runtime tells this process about containers.
     #[serde(skip)]
     pub containers: Option<Arc<Registry>>,
+    /// Who gets the alerts beside the outputs.
+    #[serde(skip)]
+    pub observer: Option<AlertObserver>,
 }
 
 /// Where the alert stream goes.

@@ -22,6 +22,7 @@ use super::self_report::RulesRecord;
 use super::servers::{self, ServerSet};
 use super::sink::DeferredSink;
 use super::watched_files::WatchedFiles;
+use crate::observer::AlertObserver;
 use crate::totals::{self, RuleTotal};
 use crate::{digest, journal};
 
@@ -48,6 +49,8 @@ pub(super) struct Reloader {
     pub(super) dispatcher: Dispatcher,
     pub(super) account: Arc<dyn QueueAccount>,
     pub(super) reception: Arc<ServerSet>,
+    /// Who gets the alerts beside the outputs.
+    pub(super) observer: Option<AlertObserver>,
     pub(super) quiet: bool,
 }
 
@@ -155,6 +158,8 @@ impl Reloader {
             return Ok(None);
         }
         let further = servers::channel(new, self.reception.alerts());
+        let observer = self.observer.as_ref().map(AlertObserver::channel);
+        let further = further.into_iter().chain(observer);
         let prepared = super::outputs(new, self.quiet, further)?;
         Ok(Some(prepared.accounting(Arc::clone(&self.account))))
     }

@@ -50,6 +50,7 @@ use crate::guard::DenialReporter;
 use crate::journal;
 use crate::learn::Learner;
 use crate::metrics;
+use crate::observer::AlertObserver;
 use crate::recording::{UnstartedRecording, Writing};
 use crate::totals;
 
@@ -177,6 +178,8 @@ pub(super) struct AgentConfig {
     pub(super) container_id: Option<String>,
     /// What a container runtime tells this process about containers.
     pub(super) containers: Option<Arc<Registry>>,
+    /// Who gets the alerts beside the outputs.
+    pub(super) observer: Option<AlertObserver>,
     pub(super) told: Option<RuntimeContainer>,
     /// A process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
@@ -284,6 +287,7 @@ impl AgentConfig {
             dispatcher: dispatcher.clone(),
             account,
             reception: Arc::clone(&reception),
+            observer: self.observer,
             quiet: self.quiet,
         });
         if !refused.is_empty() {

@@ -264,7 +264,7 @@ pub(super) fn compile(
 pub fn outputs(
     config: &Config,
     quiet: bool,
-    further: Option<Box<dyn Channel>>,
+    further: impl IntoIterator<Item = Box<dyn Channel>>,
 ) -> Result<Prepared, Failure> {
     let mut channels = channels::open(config)?;
     channels.extend(further);

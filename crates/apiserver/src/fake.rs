@@ -101,6 +101,14 @@ impl FakeApiserver {
         self.shared.state().objects.get(path).cloned()
     }
 
+    /// The objects of a list, by the path of the list.
+    #[must_use]
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        let state = self.shared.state();
+        let below = state.objects.iter().filter(|(at, _)| is_below(at, path));
+        below.map(|(_, object)| object.clone()).collect()
+    }
+
     /// Forgets events: watches from before now are told that their version has expired.
     pub fn expire(&self) {
         let mut state = self.shared.state();

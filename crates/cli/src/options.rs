@@ -36,6 +36,7 @@ impl From<args::Detection> for options::Detection {
             given: None,
             given_folders: None,
             containers: None,
+            observer: None,
         }
     }
 }

@@ -13,9 +13,12 @@ use crate::state::reports;
 const OPERATOR: &str = "tollgate.dev/operator";
 /// What the kubelet's Event of a container that an agent has refused contains.
 const REFUSAL: &str = "tollgate: ";
-/// Alerts of rules are no objects of the cluster.
-const ELSEWHERE: &str = "note: violations of policies and alerts of rules are not in the API server. `tollgate runtime` \
-     sends them to the outputs of its node, such as a collector (`tollgate serve`); a seccomp filter without it reports none";
+/// Writer of the agents' Events.
+const NODE: &str = "tollgate.dev/node";
+/// Events are a part of what happens.
+const ELSEWHERE: &str = "note: violations of policies and alerts of rules are Events where agents run with --events, some for \
+     many; outputs of the nodes have each, such as a collector (`tollgate serve`). A seccomp filter without `tollgate runtime` \
+     reports none";
 
 /// One line.
 struct Alert {
@@ -67,7 +70,7 @@ fn of_event(event: &Value) -> Option<Alert> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let reporter = text(&event["reportingController"]);
     let message = text(&event["note"]);
-    if reporter != OPERATOR && !message.contains(REFUSAL) {
+    if ![OPERATOR, NODE].contains(&&*reporter) && !message.contains(REFUSAL) {
         return None;
     }
     let times = [

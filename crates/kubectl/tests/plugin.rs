@@ -328,16 +328,22 @@ fn a_pod_is_explained(cluster: &Cluster) {
 
 fn alerts_are_events_and_what_nodes_report(cluster: &Cluster) {
     let now = jiff::Timestamp::now().strftime("%FT%T.%6fZ").to_string();
-    for (name, note) in [
+    for (name, reporter, note) in [
         (
             "refused",
+            "kubelet",
             "Error: failed to create container: tollgate: prod/varmor-prod-core: `x` needs BPF",
         ),
-        ("other", "Back-off pulling image"),
+        ("other", "kubelet", "Back-off pulling image"),
+        (
+            "alert",
+            "tollgate.dev/node",
+            "container app: Shell (Notice): a shell",
+        ),
     ] {
         cluster.apply(&json!({ "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": { "name": name, "namespace": "prod" }, "eventTime": now, "action": "Create",
-            "reportingController": "kubelet", "reportingInstance": "n1", "reason": "Failed", "type": "Warning",
+            "reportingController": reporter, "reportingInstance": "n1", "reason": "Failed", "type": "Warning",
             "regarding": { "apiVersion": "v1", "kind": "Pod", "name": "core", "namespace": "prod" }, "note": note }));
     }
     let (table, note) = cluster.shown(&["alerts"]);
@@ -346,6 +352,7 @@ fn alerts_are_events_and_what_nodes_report(cluster: &Cluster) {
         "{table}"
     );
     assert!(!table.contains("Back-off"), "{table}");
+    assert!(table.contains("container app: Shell"), "{table}");
     assert!(
         table.contains("VarmorPolicy prod/wrong") && table.contains("no such rule"),
         "{table}"
@@ -354,7 +361,7 @@ fn alerts_are_events_and_what_nodes_report(cluster: &Cluster) {
         table.contains("node n1: 1 of 3 containers unprotected"),
         "{table}"
     );
-    assert!(note.contains("not in the API server"), "{note}");
+    assert!(note.contains("run with --events"), "{note}");
 }
 
 fn what_cannot_be_read_is_an_error_and_not_an_empty_table(cluster: &Cluster) {

@@ -18,7 +18,9 @@ use crate::detect::Detection;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
 use crate::merge::merge;
+use crate::pod_events::PodEvents;
 use crate::queue::{Queue, Wanted};
+use crate::run::Parts;
 use crate::state::{Expected, Seen, State};
 use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
 
@@ -38,15 +40,13 @@ pub(crate) struct Agent {
     say: Say,
     /// Detection, if the agent watches its node.
     pub(crate) detection: Option<Detection>,
+    /// What becomes Events of pods, if the agent writes some.
+    pub(crate) events: Option<Arc<PodEvents>>,
 }
 
 impl Agent {
     /// An agent that knows what the one before kept.
-    pub(crate) fn new(
-        settings: Settings,
-        detection: Option<Detection>,
-        say: Say,
-    ) -> Result<Self, StoreError> {
+    pub(crate) fn new(settings: Settings, parts: Parts, say: Say) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state, Arc::clone(&say))?;
         let mut state = State {
             index: Index::new(settings.installation.clone()),
@@ -73,7 +73,8 @@ impl Agent {
             changed: Condvar::new(),
             wanted: Queue::default(),
             say,
-            detection,
+            detection: parts.detection,
+            events: parts.events,
         })
     }
 
@@ -186,12 +187,13 @@ impl Agent {
             .and_then(|body| self.confine(pod, container, &entry, &body));
         match confined {
             Ok((expected, adjustment)) => {
+                self.note_gaps(pod, &container.name, &expected.record);
                 let mut state = self.state();
                 state.expected.insert(container.id.clone(), expected);
                 Answer::Adjust(Box::new(adjustment))
             }
             Err(cause) if entry.fail_mode == FailMode::Open => {
-                self.open(&entry, container, &cause);
+                self.open(&entry, pod, container, &cause);
                 Answer::Accept
             }
             Err(cause) => self.refuse(&format!("{}: {cause}", entry.key)),
@@ -270,10 +272,7 @@ impl Agent {
         let expected = state.expected.remove(&container.id);
         let found = state.find(pod, &container.name);
         let found = found.map(|entry| entry.cloned());
-        let seen = Seen {
-            pod: pod.clone(),
-            name: container.name.clone(),
-        };
+        let seen = Seen::of(pod, container);
         drop(state);
         let entry = match found {
             Ok(entry) => entry,
@@ -340,12 +339,12 @@ impl Agent {
     }
 
     /// Lets a container run whose policy cannot be enforced.
-    fn open(&self, entry: &Entry, container: &Container, cause: &str) {
+    fn open(&self, entry: &Entry, pod: &PodSandbox, container: &Container, cause: &str) {
         self.state().counters.opened += 1;
-        self.say(format!(
-            "{} runs without {}, whose fail mode is open: {cause}",
-            container.name, entry.key
-        ));
+        let (name, key) = (&container.name, &entry.key);
+        let note = format!("{name} runs without {key}, whose fail mode is open: {cause}");
+        self.note_unenforced(pod, key, &note);
+        self.say(note);
     }
 
     /// Takes all containers that run. Records of others are removed.
@@ -356,11 +355,7 @@ impl Agent {
             .filter(|container| container.state != STOPPED);
         let seen = running.filter_map(|container| {
             let pod = by_id.get(&*container.pod_sandbox_id)?;
-            let seen = Seen {
-                pod: (*pod).clone(),
-                name: container.name.clone(),
-            };
-            Some((container.id.clone(), seen))
+            Some((container.id.clone(), Seen::of(pod, container)))
         });
         let mut state = self.state();
         state.seen = seen.collect();
@@ -391,9 +386,7 @@ impl Agent {
 
     fn end(&self, container: &Container) {
         let mut state = self.state();
-        state.expected.remove(&container.id);
-        let was_seen = state.seen.remove(&container.id).is_some();
-        state.records.remove(&container.id);
+        let was_seen = state.end(&container.id);
         state.is_changed |= was_seen;
         drop(state);
         self.forget(&container.id);

@@ -19,18 +19,13 @@ pub(crate) fn of_pod(pod: &PodSandbox) -> ContainerFacts {
 
 /// Facts of a container, those of its pod among them.
 pub(crate) fn of_container(pod: &PodSandbox, container: &Container) -> ContainerFacts {
-    // Runtimes before containerd 2.4 name the image only in an annotation of theirs.
-    let annotation = |key: &str| container.annotations.get(key).cloned();
-    let image = container.image.as_ref();
-    let name = image.map(|image| image.name.clone());
-    let name = name
-        .or_else(|| annotation("io.kubernetes.cri.image-name"))
-        .or_else(|| annotation("io.kubernetes.cri-o.ImageName"));
     let labels = container.labels.iter();
     ContainerFacts {
         name: Some(container.name.clone()).filter(|name| !name.is_empty()),
-        image: name.filter(|name| !name.is_empty()),
-        image_digest: image
+        image: image(container),
+        image_digest: container
+            .image
+            .as_ref()
             .map(|image| image.digest.clone())
             .filter(|digest| !digest.is_empty()),
         labels: labels
@@ -38,4 +33,16 @@ pub(crate) fn of_container(pod: &PodSandbox, container: &Container) -> Container
             .collect(),
         ..of_pod(pod)
     }
+}
+
+/// Name of the image of a container.
+pub(crate) fn image(container: &Container) -> Option<String> {
+    // Runtimes before containerd 2.4 name the image only in an annotation of theirs.
+    let annotation = |key: &str| container.annotations.get(key).cloned();
+    let image = container.image.as_ref();
+    let name = image.map(|image| image.name.clone());
+    let name = name
+        .or_else(|| annotation("io.kubernetes.cri.image-name"))
+        .or_else(|| annotation("io.kubernetes.cri-o.ImageName"));
+    name.filter(|name| !name.is_empty())
 }

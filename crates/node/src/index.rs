@@ -213,6 +213,19 @@ impl Index {
         self.entries.values()
     }
 
+    /// Kind and name of the policy of a profile, as its owner.
+    pub(crate) fn policy_of(&self, key: &ObjectKey) -> Option<(String, String)> {
+        let object = self.objects.get(key)?;
+        let owners = object["metadata"]["ownerReferences"].as_array()?;
+        let mut policies = owners.iter().filter_map(|owner| {
+            let text = |name: &str| owner[name].as_str();
+            let is_ours = text("apiVersion")?.split('/').next() == Some(GROUP);
+            let kind = text("kind").filter(|kind| is_ours && Scope::of_kind(kind).is_some())?;
+            Some((kind.to_owned(), text("name")?.to_owned()))
+        });
+        policies.next()
+    }
+
     /// The objects, to be applied again by an agent that starts without an API server.
     pub(crate) fn objects(&self) -> Vec<Value> {
         self.objects.values().cloned().collect()

@@ -12,16 +12,19 @@
 //! The agent reads the metadata of all ArmorProfiles, and the policies of those that its containers need. It keeps both
 //! on disk, and never waits for the API server while the runtime waits for it.
 //!
-//! With a [`Detection`] it also brings Rulesfiles and Configs to an engine that watches the node, and tells that engine what
+//! With [`PodEvents`] it writes what happens in pods as Events. With a [`Detection`] it also brings Rulesfiles and Configs to an engine that watches the node, and tells that engine what
 //! the runtime says of pods and containers, before they start.
 
 mod agent;
 mod detect;
+mod event_writer;
 pub mod explain;
 mod facts;
 mod filter;
+mod follow;
 mod index;
 mod merge;
+mod pod_events;
 mod profiles;
 mod queue;
 mod report;
@@ -30,6 +33,8 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod violation_log;
+mod violations;
 mod workload;
 
 use std::error::Error;
@@ -38,8 +43,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
-pub use run::{RunError, run};
+pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
+pub use run::{Parts, RunError, run};
 pub use store::StoreError;
+pub use violations::ViolationFiles;
 
 /// Settings of an agent.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::detect::Detection;
+use crate::pod_events::EventFigures;
 use crate::state::{Durations, LIMITS, State};
 
 /// File with the id of the boot.
@@ -152,7 +153,7 @@ impl Sample<'_> {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 13] = [
+const METRICS: [Metric; 16] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -165,6 +166,9 @@ const METRICS: [Metric; 13] = [
     ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
     ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
     ("questions_turned_away_total", "counter", "Questions to the API server that found the queue full.", |s| s.state.counters.turned_away),
+    ("violations_total", "counter", "Violations of policies that tollgate runtime has reported.", |s| s.state.violations.read),
+    ("violations_skipped_total", "counter", "Lines of its alerts that cannot be read.", |s| s.state.violations.skipped),
+    ("violations_lost_total", "counter", "Violations that could not be written to the log.", |s| s.state.violations.lost),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
 ];
 
@@ -190,6 +194,9 @@ pub(crate) fn metrics(agent: &Agent) -> String {
     text.push_str(&histogram(answers));
     if let Some(detection) = &agent.detection {
         text.push_str(&of_detection(detection));
+    }
+    if let Some(events) = &agent.events {
+        text.push_str(&of_events(&events.figures()));
     }
     text
 }
@@ -226,6 +233,53 @@ fn of_detection(detection: &Detection) -> String {
         format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
     };
     values.into_iter().map(line).collect()
+}
+
+/// The metrics of Events in Prometheus' format.
+fn of_events(figures: &EventFigures) -> String {
+    let name = "tollgate_node_event";
+    let mut text = String::new();
+    for (part, kind, help, value) in [
+        (
+            "s_total",
+            "counter",
+            "Events of pods that were written.",
+            figures.written,
+        ),
+        (
+            "_errors_total",
+            "counter",
+            "Attempts to write an Event that are repeated.",
+            figures.errors,
+        ),
+        (
+            "_occurrences_total",
+            "counter",
+            "Alerts and violations for Events of pods.",
+            figures.occurrences,
+        ),
+        (
+            "_occurrences_waiting",
+            "gauge",
+            "Of these, not in an Event yet.",
+            figures.waiting,
+        ),
+    ] {
+        // Writing to a text cannot fail.
+        let _ = write!(
+            text,
+            "# HELP {name}{part} {help}\n# TYPE {name}{part} {kind}\n{name}{part} {value}\n"
+        );
+    }
+    let lost = format!("{name}_occurrences_lost_total");
+    let _ = writeln!(text, "# HELP {lost} Of these, lost.\n# TYPE {lost} counter");
+    for (reason, value) in [
+        ("full", figures.lost_full),
+        ("refused", figures.lost_refused),
+    ] {
+        let _ = writeln!(text, "{lost}{{reason=\"{reason}\"}} {value}");
+    }
+    text
 }
 
 /// How long answers took, as a histogram in Prometheus' format.

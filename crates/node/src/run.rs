@@ -14,9 +14,11 @@ use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
 use crate::detect::Detection;
+use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
-use crate::{Settings, chain, detect, report};
+use crate::violations::{self, ViolationFiles};
+use crate::{Settings, chain, detect, event_writer, report};
 
 /// How long an answer to the runtime may take.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -58,6 +60,17 @@ pub enum RunError {
     Serve(#[from] ServeError),
 }
 
+/// What an agent may have besides enforcement.
+#[derive(Clone, Default)]
+pub struct Parts {
+    /// Detection, if the agent watches its node.
+    pub detection: Option<Detection>,
+    /// What becomes Events of pods, if the agent writes some.
+    pub events: Option<Arc<PodEvents>>,
+    /// Violations that `tollgate runtime` reports, if the agent follows them.
+    pub violations: Option<ViolationFiles>,
+}
+
 /// Runs an agent, until `stop` says something. `say` gets messages for people.
 ///
 /// The agent ends by itself never: it connects again to a runtime and to an API server that are gone.
@@ -67,7 +80,7 @@ pub enum RunError {
 /// If the agent cannot begin.
 pub fn run(
     settings: Settings,
-    detection: Option<Detection>,
+    parts: Parts,
     client: &Client,
     stop: &Receiver<()>,
     say: impl Fn(String) + Send + Sync + 'static,
@@ -79,7 +92,8 @@ pub fn run(
             source,
         })?;
     }
-    let agent = Arc::new(Agent::new(settings, detection, Arc::new(say))?);
+    let violations = parts.violations.clone();
+    let agent = Arc::new(Agent::new(settings, parts, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -90,6 +104,16 @@ pub fn run(
     start("watch", Box::new(move || follow(&of_watch, &watcher)))?;
     start("fetch", Box::new(move || ask(&of_fetch, &fetcher)))?;
     start("nri", Box::new(move || connect(&of_plugin)))?;
+    if let Some(files) = violations {
+        let follower = agent.clone();
+        let follow = move || violations::follow(&follower, &files);
+        start("violations", Box::new(follow))?;
+    }
+    if agent.events.is_some() {
+        let (of_events, writer) = (agent.clone(), client.clone());
+        let write = move || event_writer::write(&of_events, &writer);
+        start("events", Box::new(write))?;
+    }
     if let Some(detection) = &agent.detection {
         detect::start(&agent, client, detection).map_err(RunError::Thread)?;
     }

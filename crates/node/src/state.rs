@@ -1,18 +1,23 @@
 //! What an agent knows, and what it reports of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kinds::{ObjectKey, ProfileState};
-use nri::message::{LinuxSeccomp, PodSandbox};
+use nri::message::{Container, LinuxSeccomp, PodSandbox};
 
 use crate::detect::Known;
+use crate::facts::image;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
 use crate::queue::{Mark, Wanted};
 use crate::store::{Body, Record, policy_name};
+use crate::violations::{Named, ViolationCounters};
+use crate::workload::{Workload, workload};
 
+/// Length of the ids of containers in alerts.
+const SHORT: usize = 12;
 /// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
 const PATIENCE: Duration = Duration::from_millis(120);
 /// How long no answer waits after one that waited in vain. A runtime asks for one container after the other: each answer
@@ -29,7 +34,23 @@ const MAX_GONE: usize = 4096;
 pub(crate) struct Seen {
     pub(crate) pod: PodSandbox,
     pub(crate) name: String,
+    pub(crate) image: Option<String>,
 }
+
+impl Seen {
+    pub(crate) fn of(pod: &PodSandbox, container: &Container) -> Self {
+        Self {
+            pod: pod.clone(),
+            name: container.name.clone(),
+            image: image(container),
+        }
+    }
+}
+
+/// How long it is known what a container was that has ended: its last violations are read later.
+const LINGER: Duration = Duration::from_secs(60);
+/// Maximum number of those.
+const MAX_ENDED: usize = 512;
 
 /// What has to be true of a container when it starts.
 #[derive(Clone, Debug)]
@@ -65,6 +86,9 @@ pub(crate) struct State {
     /// The index has to be written to disk.
     pub(crate) is_index_changed: bool,
     pub(crate) counters: Counters,
+    /// Containers that have ended, and when; the last one last.
+    pub(crate) ended: VecDeque<(Instant, Named)>,
+    pub(crate) violations: ViolationCounters,
     /// What is known about the sources of detection.
     pub(crate) detection: Known,
 }
@@ -112,6 +136,65 @@ impl Durations {
 }
 
 impl State {
+    /// Takes a container out that has ended. Returns true if it was known.
+    pub(crate) fn end(&mut self, id: &str) -> bool {
+        self.expected.remove(id);
+        let named = self
+            .seen
+            .contains_key(id)
+            .then(|| self.describe(id))
+            .flatten();
+        let now = Instant::now();
+        let has_gone = |since: Instant| now.saturating_duration_since(since) >= LINGER;
+        while let Some((since, _)) = self.ended.front()
+            && (has_gone(*since) || self.ended.len() >= MAX_ENDED)
+        {
+            self.ended.pop_front();
+        }
+        self.ended.extend(named.map(|named| (now, named)));
+        self.records.remove(id);
+        self.seen.remove(id).is_some()
+    }
+
+    /// What is known of the container whose id begins like this; `None` if it is not known which one that is.
+    pub(crate) fn named(&self, short: &str) -> Option<Named> {
+        if short.len() < SHORT {
+            return None;
+        }
+        let mut running = self.seen.keys().filter(|id| id.starts_with(short));
+        match (running.next(), running.next()) {
+            (Some(id), None) => self.describe(id),
+            (Some(_), Some(_)) => None,
+            (None, _) => {
+                let mut ended = self.ended.iter().rev();
+                let found = ended.find(|(_, named)| named.id.starts_with(short));
+                found.map(|(_, named)| named.clone())
+            }
+        }
+    }
+
+    /// The workload of a pod that has containers, or had some a moment ago; `None` if it is not known.
+    pub(crate) fn workload(&self, uid: &str) -> Option<Workload> {
+        let ended = self.ended.iter().map(|(_, named)| &named.seen);
+        let mut pods = self.seen.values().chain(ended).map(|seen| &seen.pod);
+        pods.find(|pod| pod.uid == uid).and_then(workload)
+    }
+
+    fn describe(&self, id: &str) -> Option<Named> {
+        let seen = self.seen.get(id)?;
+        let record = self.records.get(id);
+        let key = record.map(|record| ObjectKey {
+            namespace: record.namespace.clone(),
+            name: record.name.clone(),
+        });
+        Some(Named {
+            id: id.to_owned(),
+            seen: seen.clone(),
+            record: record.cloned(),
+            policy: key.and_then(|key| self.index.policy_of(&key)),
+        })
+    }
+
     /// Why the agent does not do its work.
     ///
     /// # Errors

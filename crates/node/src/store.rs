@@ -13,6 +13,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::follow::Position;
+
+/// File with how far alerts were read.
+const POSITION: &str = "violations.json";
 /// Maximum length in bytes of a file that is read.
 const MAX_FILE: u64 = 256 << 20;
 
@@ -227,6 +231,15 @@ impl Store {
 
     pub(crate) fn write_sources(&self, sources: &AcceptedSources) -> Result<(), StoreError> {
         self.write(&self.folder.join(SOURCES), sources, Durability::Power)
+    }
+
+    /// How far alerts of `tollgate runtime` were read.
+    pub(crate) fn position(&self) -> Option<Position> {
+        self.read(&self.folder.join(POSITION))
+    }
+
+    pub(crate) fn write_position(&self, position: &Position) -> Result<(), StoreError> {
+        self.write(&self.folder.join(POSITION), position, Durability::Process)
     }
 
     /// All records of containers, by id.

@@ -15,14 +15,14 @@ use crate::agent::Agent;
 use crate::index::tests::{pod, profile};
 use crate::profiles::take;
 use crate::queue::Wanted;
-use crate::run::write_index;
+use crate::run::{Parts, write_index};
 use crate::store::Body;
 use crate::{Settings, report};
 
 const POLICY: &str = r#"{"policy": {"enforcer": "Seccomp", "mode": "EnhanceProtect", "enhanceProtect":
     {"privileged": true, "hardeningRules": ["disallow-mount"]}}}"#;
 
-fn agent(folder: &Path) -> Agent {
+pub(crate) fn agent(folder: &Path) -> Agent {
     let settings = Settings {
         node: "n1".to_owned(),
         installation: "tollgate".to_owned(),
@@ -34,7 +34,12 @@ fn agent(folder: &Path) -> Agent {
         listen: None,
         renewal: Duration::from_secs(30),
     };
-    Agent::new(settings, None, Arc::new(|_| ())).unwrap()
+    let parts = Parts {
+        detection: None,
+        events: Some(Arc::default()),
+        violations: None,
+    };
+    Agent::new(settings, parts, Arc::new(|_| ())).unwrap()
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -44,7 +49,7 @@ fn key(name: &str) -> ObjectKey {
     }
 }
 
-fn web() -> Value {
+pub(crate) fn web() -> Value {
     of_policy(POLICY)
 }
 
@@ -263,6 +268,19 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
             Answer::Adjust(_) => assert!(is_created, "{mode}"),
             Answer::Accept => panic!("{mode}: it is confined as far as that is possible"),
         }
+        // The kubelet writes an Event of a container that was refused.
+        let events = agent.events.as_ref().unwrap().figures();
+        assert_eq!(events.waiting, u64::from(is_created), "{mode}");
+        let line = format!(
+            "tollgate_node_event_occurrences_total {}\n",
+            u64::from(is_created)
+        );
+        let metrics = report::metrics(&agent);
+        assert!(metrics.contains(&line), "{metrics}");
+        assert!(
+            metrics.contains("occurrences_lost_total{reason=\"full\"} 0\n"),
+            "{metrics}"
+        );
     }
 }
 

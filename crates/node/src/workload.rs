@@ -56,6 +56,59 @@ fn kind(pod: &PodSandbox) -> &'static str {
     }
 }
 
+/// The controller of a pod, or what is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Workload {
+    /// Group and version of the kind.
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+}
+
+/// The workload of a pod, by the labels and the name that controllers give; `None` if these do not tell, also because the name
+/// was cut. Authors of pods can write such labels themselves.
+pub(crate) fn workload(pod: &PodSandbox) -> Option<Workload> {
+    let label = |keys: &[&str]| {
+        let mut found = keys.iter().filter_map(|key| pod.labels.get(*key));
+        found.next().filter(|value| !value.is_empty())
+    };
+    let (base, end) = pod.name.rsplit_once('-')?;
+    let is_random = end.len() == MAX_NAME - MAX_BASE;
+    // What the API server has cut ends anywhere in the name of the workload.
+    let is_whole = pod.name.len() < MAX_NAME;
+    let (api_version, kind, name) = match kind(pod) {
+        "Deployment" => {
+            let hash = pod.labels.get("pod-template-hash")?;
+            let name = base.strip_suffix(hash.as_str())?.strip_suffix('-')?;
+            ("apps/v1", "Deployment", is_random.then_some(name)?)
+        }
+        "StatefulSet" => {
+            let is_of_pod = pod.labels.get("statefulset.kubernetes.io/pod-name") == Some(&pod.name);
+            let is_number = !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit());
+            (
+                "apps/v1",
+                "StatefulSet",
+                (is_of_pod && is_number).then_some(base)?,
+            )
+        }
+        "DaemonSet" => (
+            "apps/v1",
+            "DaemonSet",
+            (is_whole && is_random).then_some(base)?,
+        ),
+        _ => {
+            let name = label(&["batch.kubernetes.io/job-name", "job-name"])?;
+            ("batch/v1", "Job", name.as_str())
+        }
+    };
+    let name = Some(name).filter(|name| !name.is_empty())?.to_owned();
+    Some(Workload {
+        api_version,
+        kind,
+        name,
+    })
+}
+
 /// Compares the name of a pod with those that the controller of a workload gives.
 fn compare_name(target: &Target, pod: &PodSandbox) -> Match {
     let hash = |labels: &HashMap<String, String>| labels.get("pod-template-hash").cloned();
@@ -125,6 +178,57 @@ mod tests {
             let expected = if is_hidden { Match::Perhaps } else { Match::No };
             assert_eq!(compare(&shorter, &deployed), expected, "{length}");
         }
+    }
+
+    #[test]
+    fn a_workload_is_known_where_labels_and_name_tell_it() {
+        let found = |name: &str, labels: &[(&str, &str)]| {
+            let workload = workload(&pod(name, labels))?;
+            Some(format!("{} {}", workload.kind, workload.name))
+        };
+        let hash = [("pod-template-hash", "5d4f8c7b9f")];
+        let daemon = [("controller-revision-hash", "r")];
+        let set = |name| {
+            [
+                ("controller-revision-hash", "r"),
+                ("statefulset.kubernetes.io/pod-name", name),
+            ]
+        };
+        for (name, labels, expected) in [
+            (
+                "web-front-5d4f8c7b9f-x1y2z",
+                &hash[..],
+                Some("Deployment web-front"),
+            ),
+            ("log-x1y2z", &daemon, Some("DaemonSet log")),
+            (
+                "db-main-10",
+                &set("db-main-10"),
+                Some("StatefulSet db-main"),
+            ),
+            (
+                "backup-x1y2z",
+                &[("job-name", "backup")],
+                Some("Job backup"),
+            ),
+            ("web", &[], None),
+            // Labels that somebody has copied.
+            ("web-5d4f8c7b9f-x1y2z-debug", &hash, None),
+            ("web", &hash, None),
+            ("-5d4f8c7b9f-x1y2z", &hash, None),
+            ("db-main-10", &set("db-main-9"), None),
+            ("db-main-ten", &set("db-main-ten"), None),
+        ] {
+            assert_eq!(found(name, labels).as_deref(), expected, "{name}");
+        }
+        // A name that may have been cut is not taken for the whole.
+        let name = "n".repeat(58);
+        assert_eq!(found(&made(&format!("{name}-")), &daemon), None);
+        assert_eq!(found(&made(&format!("{name}-5d4f8c7b9f-")), &hash), None);
+        let name = "n".repeat(46);
+        let expected = format!("Deployment {name}");
+        let whole = made(&format!("{name}-5d4f8c7b9f-"));
+        assert_eq!(found(&whole, &hash), Some(expected));
     }
 
     #[test]

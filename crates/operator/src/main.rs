@@ -44,6 +44,12 @@ struct ManifestOptions {
     /// Have agents watch their nodes, with the capabilities and rights that this needs
     #[arg(long)]
     detect: bool,
+    /// Have agents write Events of pods, with the right that this needs
+    #[arg(long)]
+    events: bool,
+    /// Have agents follow violations that `tollgate runtime` reports, and write vArmor's log of them
+    #[arg(long)]
+    violations: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -97,30 +103,32 @@ impl Run {
     }
 }
 
+fn print_manifests(options: ManifestOptions) -> ExitCode {
+    let installation = Installation {
+        namespace: options.namespace,
+        image: options.image,
+        detect: options.detect,
+        events: options.events,
+        violations: options.violations,
+    };
+    let Some(folder) = &options.chart else {
+        let all = manifests::all(&installation);
+        print!("{}", kinds::yaml_text::stream(&all));
+        return ExitCode::SUCCESS;
+    };
+    match manifests::write_chart(folder, &installation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, BAD_INPUT),
+    }
+}
+
 fn main() -> ExitCode {
     match Arguments::parse().verb {
         Verb::Crds => {
             print!("{}", kinds::yaml_text::stream(&kinds::crd::all()));
             ExitCode::SUCCESS
         }
-        Verb::Manifests(options) => match &options.chart {
-            Some(folder) => match manifests::write_chart(folder, &options.image, options.detect) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(&error, BAD_INPUT),
-            },
-            None => {
-                let installation = Installation {
-                    namespace: options.namespace,
-                    image: options.image,
-                    detect: options.detect,
-                };
-                print!(
-                    "{}",
-                    kinds::yaml_text::stream(&manifests::all(&installation))
-                );
-                ExitCode::SUCCESS
-            }
-        },
+        Verb::Manifests(options) => print_manifests(options),
         Verb::Run(run) => {
             let (Some(namespace), Some(name)) = (
                 value(run.namespace.as_ref(), "POD_NAMESPACE"),

@@ -6,11 +6,19 @@ use serde_json::{Value, json};
 
 use super::{Installation, NODE, of_cluster};
 
+/// Reporting controller of agents' Events.
+const REPORTER: &str = "tollgate.dev/node";
+/// Maximum length in bytes of a reporting instance. A longer name of a node is cut.
+const MAX_INSTANCE: usize = 128;
+
 /// Name of the policies about marks.
 const MARKS: &str = "tollgate-marks";
 
 pub(super) fn objects(installation: &Installation) -> Vec<Value> {
-    let mut objects = vec![own_report(installation), own_report_binding()];
+    let mut objects = vec![own_report(installation), deny("tollgate-own-report")];
+    if installation.events {
+        objects.extend([own_events(installation), deny("tollgate-own-events")]);
+    }
     for (kind, scope) in [("VarmorPolicy", ""), ("VarmorClusterPolicy", "-cluster")] {
         for place in [Place::Pod, Place::Template] {
             let name = format!("{MARKS}{scope}{}", place.suffix());
@@ -54,12 +62,50 @@ fn own_report(installation: &Installation) -> Value {
     })
 }
 
-fn own_report_binding() -> Value {
+/// An agent writes Events of Pods alone, in the name of its own node: a node that was taken over can tell stories about pods, and
+/// each of them says which node tells it.
+fn own_events(installation: &Installation) -> Value {
+    let agent = format!("system:serviceaccount:{}:{NODE}", installation.namespace);
+    let key = "authentication.kubernetes.io/node-name";
+    let node = format!("request.userInfo.extra['{key}'][0]");
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": of_cluster("tollgate-own-events"),
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["events.k8s.io"],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["events"],
+            }] },
+            "matchConditions": [{
+                "name": "is-an-agent",
+                "expression": format!("request.userInfo.username == '{agent}'"),
+            }],
+            "validations": [{
+                "expression": format!(
+                    "has(request.userInfo.extra) && '{key}' in request.userInfo.extra && \
+                     request.userInfo.extra['{key}'].size() == 1 && has(object.reportingInstance) && \
+                     object.reportingInstance == ({node}.size() > {MAX_INSTANCE} ? {node}.substring(0, {MAX_INSTANCE}) : {node}) && \
+                     has(object.reportingController) && object.reportingController == '{REPORTER}' && \
+                     has(object.regarding) && has(object.regarding.kind) && object.regarding.kind == 'Pod'"
+                ),
+                "message": "an agent may write Events of Pods alone, as its own node",
+                "reason": "Forbidden",
+            }],
+        },
+    })
+}
+
+/// Has a policy deny.
+fn deny(name: &str) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": of_cluster("tollgate-own-report"),
-        "spec": { "policyName": "tollgate-own-report", "validationActions": ["Deny"] },
+        "metadata": of_cluster(name),
+        "spec": { "policyName": name, "validationActions": ["Deny"] },
     })
 }
 

@@ -17,12 +17,12 @@ pub struct ChartError {
     source: io::Error,
 }
 
-/// Writes the chart into a folder, which it makes.
+/// Writes the chart of an installation into a folder, which it makes. Its namespace is Helm's.
 ///
 /// # Errors
 ///
 /// If a file cannot be written.
-pub fn write_chart(folder: &Path, image: &str, detect: bool) -> Result<(), ChartError> {
+pub fn write_chart(folder: &Path, installation: &Installation) -> Result<(), ChartError> {
     let version = env!("CARGO_PKG_VERSION");
     let about = json!({
         "apiVersion": "v2",
@@ -36,12 +36,15 @@ pub fn write_chart(folder: &Path, image: &str, detect: bool) -> Result<(), Chart
     let expressions = Installation {
         namespace: "{{ .Release.Namespace }}".to_owned(),
         image: "{{ .Values.image }}".to_owned(),
-        detect,
+        ..installation.clone()
     };
     let templates = super::without_definitions(&expressions);
     for (name, text) in [
         ("Chart.yaml", stream(&[about])),
-        ("values.yaml", stream(&[json!({ "image": image })])),
+        (
+            "values.yaml",
+            stream(&[json!({ "image": installation.image })]),
+        ),
         ("crds/tollgate.yaml", stream(&kinds::crd::all())),
         ("templates/tollgate.yaml", stream(&templates)),
     ] {

@@ -23,6 +23,10 @@ pub struct Installation {
     pub image: String,
     /// Agents watch their nodes. They need capabilities then, and read Rulesfiles, Configs and ConfigMaps of the namespace.
     pub detect: bool,
+    /// Agents write Events of pods. They need the right to create Events then.
+    pub events: bool,
+    /// Agents follow violations that `tollgate runtime` reports, and write vArmor's log of them.
+    pub violations: bool,
 }
 
 /// All objects, in the order in which they can be applied.

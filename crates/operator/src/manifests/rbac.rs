@@ -170,6 +170,15 @@ pub(crate) const OF_NODE: [Access; 4] = [
     ),
 ];
 
+/// Rights of an agent that writes Events, in the whole cluster. A ValidatingAdmissionPolicy narrows them to Events of Pods that
+/// name its own node as their reporter.
+pub(crate) const OF_EVENTS: [Access; 1] = [right(
+    "events.k8s.io",
+    &["events"],
+    &["create"],
+    "alerts and violations are Events of pods, which are in every namespace; it reads, changes and deletes none",
+)];
+
 const fn right(
     group: &'static str,
     resources: &'static [&'static str],
@@ -201,6 +210,9 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
         let own = || in_namespace(installation, NODE);
         more.push(self::role("Role", own(), &OF_DETECTOR));
         more.push(binding(installation, "Role", own(), NODE));
+    }
+    if installation.events {
+        of_node.extend(OF_EVENTS);
     }
     let role = role("Role", in_namespace(installation, OPERATOR), &of_operator);
     let objects = vec![

@@ -101,6 +101,30 @@ const FOLDERS: [(&str, &str, bool); 4] = [
     ("runtime", "/run/tollgate/runtime", true),
 ];
 
+/// Folders of an agent that follows violations: the alerts of `tollgate runtime`, and the log.
+const LOGS: [(&str, &str, bool); 2] = [
+    ("alerts", "/var/log/tollgate", true),
+    ("violations", "/var/log/varmor", false),
+];
+
+/// Options of what an installation may have.
+fn further_options(installation: &Installation) -> impl Iterator<Item = &'static str> {
+    let events = installation.events.then_some(&["--events"][..]);
+    let violations = installation.violations.then_some(
+        &[
+            "--violations",
+            "/var/log/tollgate/alerts.jsonl",
+            "--violations-log",
+            "/var/log/varmor/violations.log",
+        ][..],
+    );
+    [events, violations]
+        .into_iter()
+        .flatten()
+        .flatten()
+        .copied()
+}
+
 /// What an agent needs to load programs into the kernel (`SYS_ADMIN`, and `BPF` and `PERFMON` since Linux 5.8), to keep their
 /// maps in memory (`SYS_RESOURCE`, before 5.11), and to read what processes of other users are and have open (`SYS_PTRACE`,
 /// `DAC_READ_SEARCH`).
@@ -123,6 +147,21 @@ fn let_watch(security: &mut Value, command: &mut Value) {
     }
 }
 
+/// Mounts and volumes of an agent.
+fn folders(installation: &Installation) -> (Vec<Value>, Vec<Value>) {
+    let folders = FOLDERS.iter().chain(match installation.violations {
+        true => &LOGS[..],
+        false => &[],
+    });
+    let both = folders.map(|(name, path, reads)| {
+        (
+            json!({ "name": name, "mountPath": path, "readOnly": reads }),
+            json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } }),
+        )
+    });
+    both.unzip()
+}
+
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
@@ -138,12 +177,11 @@ fn agents(installation: &Installation) -> Value {
     if installation.detect {
         let_watch(&mut security, &mut command);
     }
+    if let Some(words) = command.as_array_mut() {
+        words.extend(further_options(installation).map(Value::from));
+    }
     let memory = ["128Mi", "512Mi"][usize::from(installation.detect)];
-    let mounts = FOLDERS
-        .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
-    let volumes = FOLDERS.map(|(name, path, _)| {
-        json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
-    });
+    let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,
         "priorityClassName": "system-node-critical",

@@ -1,5 +1,6 @@
 //! The manifests with a real API server: it takes them, and each service account may do what it needs and no more.
 
+mod events;
 mod security;
 
 use std::process::Command;
@@ -320,7 +321,7 @@ struct Installed {
 }
 
 impl Installed {
-    fn start(programs: &Programs, detect: bool) -> Self {
+    fn start(programs: &Programs, detect: bool, events: bool) -> Self {
         let folder = tempfile::tempdir().expect("the cluster is as this test made it");
         let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
         let key = [key.serialize_pem(), key.public_key_pem()];
@@ -333,6 +334,8 @@ impl Installed {
             namespace: NAMESPACE.to_owned(),
             image: "registry.example/tollgate:1".to_owned(),
             detect,
+            events,
+            violations: false,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -369,7 +372,7 @@ macro_rules! programs {
 #[test]
 fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
     let programs = programs!();
-    let installed = Installed::start(&programs, true);
+    let installed = Installed::start(&programs, true, false);
     an_agent_writes_its_own_report_alone(&installed.server);
     security::a_stolen_token_of_an_agent_writes_nothing_but_the_report_of_its_node(
         &installed.server,
@@ -378,9 +381,16 @@ fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
 }
 
 #[test]
+fn an_agent_may_create_events_of_pods_as_its_own_node_and_nothing_more() {
+    let programs = programs!();
+    let installed = Installed::start(&programs, false, true);
+    events::an_agent_creates_events_of_pods_as_its_own_node_alone(&installed.server);
+}
+
+#[test]
 fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
     let programs = programs!();
-    let Installed { server, _folder } = Installed::start(&programs, false);
+    let Installed { server, _folder } = Installed::start(&programs, false, false);
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
         "spec": { "target": { "kind": "Deployment", "containers": ["app"], "selector": {
@@ -405,7 +415,14 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
 #[test]
 fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
     let folder = tempfile::tempdir().expect("the cluster is as this test made it");
-    manifests::write_chart(folder.path(), "registry.example/tollgate:1", true)
+    let installation = Installation {
+        namespace: "x".to_owned(),
+        image: "registry.example/tollgate:1".to_owned(),
+        detect: true,
+        events: true,
+        violations: true,
+    };
+    manifests::write_chart(folder.path(), &installation)
         .expect("the cluster is as this test made it");
     let text = |name: &str| {
         fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it")
@@ -420,11 +437,6 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
         crds.matches("\nkind: CustomResourceDefinition\n").count(),
         7
     );
-    let installation = Installation {
-        namespace: "x".to_owned(),
-        image: "y".to_owned(),
-        detect: true,
-    };
     let all = manifests::all(&installation).len();
     let count = |text: &str| text.matches("---\n").count();
     // Helm makes the namespace.

@@ -1,5 +1,6 @@
 //! The agent itself.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use apiserver::{Access, AccessError, Client};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use node::Settings;
+use node::{Parts, PodEvents, Settings, ViolationFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,17 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Runs the agent until a signal ends it.
 pub(crate) fn execute(args: Node) -> Outcome {
-    let name = given(args.name.as_ref(), "NODE_NAME").ok_or_else(|| {
-        let message = "cannot be the agent of a node without its name";
-        Failure::new(Exit::BadInput, message)
-            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName")
-    })?;
-    let installation = given(args.namespace.as_ref(), "POD_NAMESPACE").ok_or_else(|| {
-        let message = "cannot tell the profiles of the cluster without the operator's namespace";
-        Failure::new(Exit::BadInput, message).help(
-            "give --namespace, or set POD_NAMESPACE by the downward API: fieldRef metadata.namespace",
-        )
-    })?;
+    let (name, installation) = names(&args)?;
     let client = access(&args)
         .and_then(|access| Client::new(&access, MANAGER))
         .map_err(|error| {
@@ -44,7 +35,10 @@ pub(crate) fn execute(args: Node) -> Outcome {
                 .help("outside of a pod, give --kubeconfig, or --server and its files")
         })?;
     // Before there are threads: the engine blocks signals, and forks.
-    let detecting = args.detect.then(|| Detecting::start(&args, &name));
+    let events: Option<Arc<PodEvents>> = args.events.then(Arc::default);
+    let detecting = args
+        .detect
+        .then(|| Detecting::start(&args, &name, events.clone()));
     let (stop, stopped) = mpsc::channel();
     match detecting.as_ref().and_then(Detecting::engine) {
         Some(_) => {}
@@ -62,8 +56,15 @@ pub(crate) fn execute(args: Node) -> Outcome {
         renewal: RENEWAL,
     };
     let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
-    let detection = detecting.as_ref().map(Detecting::detection);
-    let agent = thread::spawn(move || node::run(settings, detection, &client, &stopped, say));
+    let parts = Parts {
+        detection: detecting.as_ref().map(Detecting::detection),
+        events,
+        violations: args.violations.map(|alerts| ViolationFiles {
+            alerts,
+            log: args.violations_log,
+        }),
+    };
+    let agent = thread::spawn(move || node::run(settings, parts, &client, &stopped, say));
     let mut exit = Exit::Ok;
     if let Some(engine) = detecting.as_ref().and_then(Detecting::engine) {
         exit = watch(engine, || agent.is_finished());
@@ -81,6 +82,22 @@ pub(crate) fn execute(args: Node) -> Outcome {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
     Ok(exit)
+}
+
+/// Names of the node, and of the namespace of the installation.
+fn names(args: &Node) -> Result<(String, String), Failure> {
+    let name = given(args.name.as_ref(), "NODE_NAME").ok_or_else(|| {
+        let message = "cannot be the agent of a node without its name";
+        Failure::new(Exit::BadInput, message)
+            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName")
+    })?;
+    let installation = given(args.namespace.as_ref(), "POD_NAMESPACE").ok_or_else(|| {
+        let message = "cannot tell the profiles of the cluster without the operator's namespace";
+        Failure::new(Exit::BadInput, message).help(
+            "give --namespace, or set POD_NAMESPACE by the downward API: fieldRef metadata.namespace",
+        )
+    })?;
+    Ok((name, installation))
 }
 
 /// Waits for a signal, or for the end of the agent or of the engine.

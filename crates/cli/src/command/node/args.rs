@@ -35,6 +35,15 @@ pub(crate) struct Node {
     /// Leave the built-in rules out: load those of Rulesfiles alone
     #[arg(long, requires = "detect", help_heading = DETECTION)]
     pub(crate) no_builtin_rules: bool,
+    /// Write alerts, violations and policies that are not enforced as Events of their pods, at limited rates
+    #[arg(long, help_heading = NODE)]
+    pub(crate) events: bool,
+    /// Follow violations in the alerts of `tollgate runtime`, JSON lines in FILE, such as /var/log/tollgate/alerts.jsonl
+    #[arg(long, value_name = "FILE", help_heading = NODE)]
+    pub(crate) violations: Option<PathBuf>,
+    /// Write them to FILE in the form of vArmor's, such as /var/log/varmor/violations.log; rotated at 10 MiB, three older files
+    #[arg(long, value_name = "FILE", requires = "violations", help_heading = NODE)]
+    pub(crate) violations_log: Option<PathBuf>,
     /// NRI socket of the container runtime
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]
     pub(crate) nri_socket: PathBuf,

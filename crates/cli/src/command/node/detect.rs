@@ -15,7 +15,7 @@ use container::registry::Registry;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
-use node::{Detection, Detector, DetectorFigures};
+use node::{Detection, Detector, DetectorFigures, PodEvents};
 
 use super::args::Node;
 
@@ -63,10 +63,10 @@ impl Form {
 
 impl Detecting {
     /// Starts the engine with the sources that were in force last. An agent without an engine confines nevertheless, and
-    /// reports why it does not detect.
+    /// reports why it does not detect. `events` gets the alerts of pods.
     ///
     /// Preconditions: the process has one thread.
-    pub(super) fn start(args: &Node, node: &str) -> Self {
+    pub(super) fn start(args: &Node, node: &str, events: Option<Arc<PodEvents>>) -> Self {
         let containers = Arc::new(Registry::default());
         let form = Form {
             node: node.to_owned(),
@@ -78,6 +78,7 @@ impl Detecting {
             stats_interval: 1000,
             stream: AlertStream::default(),
             containers: Some(Arc::clone(&containers)),
+            observer: events.map(super::events::observer),
             ..Options::default()
         };
         let (started, in_force) = match make_private(&folders.written) {

@@ -5,6 +5,8 @@ mod agent;
 pub(crate) mod args;
 #[cfg(feature = "kubernetes")]
 mod detect;
+#[cfg(feature = "kubernetes")]
+mod events;
 
 #[cfg(feature = "kubernetes")]
 pub(crate) use agent::execute;
