@@ -177,6 +177,18 @@ fn is_of_applet(executable: Option<&[u8]>, name: Comm) -> bool {
     executable.is_some_and(is_installed) && APPLETS.contains(&name.as_bytes())
 }
 
+/// Returns whether a name is one that runc gives its processes while it sets a container up (`runc:[2:INIT]`). It has
+/// started itself anew before, by `/proc/self/exe` and mostly from a copy in memory, which names the process `exe` or
+/// by a number.
+fn is_of_runtime(executable: Option<&[u8]>, name: Comm) -> bool {
+    const COPY: &[u8] = b"/memfd:runc_cloned:/proc/self/exe";
+    let is_runc = |path: &[u8]| {
+        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+        path == COPY || path.ends_with(b"/runc")
+    };
+    executable.is_some_and(is_runc) && name.as_bytes().starts_with(b"runc:[")
+}
+
 /// Reports a disguising name once for a process, and not for processes that were forked from it.
 pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name: Comm) {
     let is_inherited = process.parent().is_some_and(|parent| {
@@ -185,7 +197,9 @@ pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name:
     process.set_last_comm(name);
     let image = process.image();
     let executable = image.executable.get().and_then(Option::as_deref);
-    let is_its_own = is_of_script(process, name) || is_of_applet(executable, name);
+    let is_its_own = is_of_script(process, name)
+        || is_of_applet(executable, name)
+        || is_of_runtime(executable, name);
     if !is_inherited && !is_its_own && process.reports_name(name) {
         notices.renamed(process, name);
     }
@@ -193,7 +207,11 @@ pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name:
 
 impl<J: Evaluator> CallEvaluator<J> {
     /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at exec.
+    /// A runtime that sets a container up may: one that runs from a copy in memory gives itself its usual name.
     pub(crate) fn note_name(&self, process: &Process, name: Comm) {
+        if process.sets_up() {
+            return;
+        }
         let ruling = self.shared.ruling.load();
         if ruling.is_disguise(process, name) {
             report_name(&*self.shared.notices, process, name);
@@ -232,6 +250,35 @@ impl<J: Evaluator> CallEvaluator<J> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_runc_calls_itself_by_what_it_does_to_a_container() {
+        for (executable, name, expected) in [
+            (
+                Some("/memfd:runc_cloned:/proc/self/exe"),
+                "runc:[1:CHILD]",
+                true,
+            ),
+            (
+                Some("/memfd:runc_cloned:/proc/self/exe (deleted)"),
+                "runc:[2:INIT]",
+                true,
+            ),
+            (Some("/usr/sbin/runc"), "runc:[0:PARENT]", true),
+            (Some("/usr/sbin/runc"), "sshd", false),
+            (Some("/memfd:runc"), "runc:[2:INIT]", false),
+            (Some("/tmp/notrunc"), "runc:[2:INIT]", false),
+            (None, "runc:[2:INIT]", false),
+        ] {
+            let path = executable.map(str::as_bytes);
+            let name = Comm::new(name.as_bytes());
+            assert_eq!(
+                is_of_runtime(path, name),
+                expected,
+                "{executable:?} {name:?}"
+            );
+        }
+    }
 
     #[test]
     fn only_busybox_runs_tools_under_their_names_and_only_its_own() {
