@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use e2e::{Engine, Environment, Fixture, Watch, WatchResult, need_root};
+use e2e::runtime_fixture::{RuntimeFixture, fields};
+use e2e::{Engine, Environment, Fixture, Watch, WatchResult, need_root, need_runtime};
 
 const RULE: &str = "Read by another than sshd";
 const MASQUERADE: &str = "Tollgate internal: masquerading process";
@@ -230,4 +231,56 @@ except OSError: time.sleep(0.5)",
         assert_eq!(told[0].field("user.name"), "backup", "{}", watched.story());
         assert_eq!(told[0].field("user.uid"), "0", "{}", watched.story());
     }
+}
+
+/// Runs runc from a sealed copy in memory, as its newer versions do by themselves.
+const RUNC_IN_MEMORY: &str = r#"#!/usr/bin/python3
+import fcntl, os, shutil, sys
+copy = os.memfd_create("runc_cloned:/proc/self/exe", os.MFD_ALLOW_SEALING)
+with open(shutil.which("runc"), "rb") as program:
+    while data := program.read(1 << 20):
+        os.write(copy, data)
+seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+fcntl.fcntl(copy, fcntl.F_ADD_SEALS, seals)
+os.execve(copy, ["runc", *sys.argv[1:]], os.environ)
+"#;
+
+/// It calls itself `runc:[0:PARENT]` and so on while it sets a container up, and a session in one.
+#[test]
+fn a_runtime_that_runs_from_memory_is_not_reported_for_its_own_name() {
+    need_root!();
+    need_runtime!("runc");
+    let rules = r#"
+- rule: Shell
+  desc: a shell that no runtime started
+  condition: >
+    evt.type in (execve, execveat) and proc.name = sh
+    and not proc.pname in ("runc:[0:PARENT]", "runc:[1:CHILD]", "runc:[2:INIT]")
+  output: shell
+  priority: INFO
+"#;
+    let ground = RuntimeFixture::new();
+    ground.bundle(
+        "b",
+        "touch out/up; while test ! -e out/done; do sleep 0.05; done",
+    );
+    ground.scratch.file("rules.yaml", 0o644, rules);
+    ground
+        .scratch
+        .file("bin/runc-in-memory", 0o755, RUNC_IN_MEMORY);
+    let script = "RUNTIME=$PWD/bin/runc-in-memory
+rt run --bundle b $ID < /dev/null & container=$!
+await up
+rt exec $ID sh -c 'touch /out/done'
+wait $container
+settle
+";
+    let (finished, alerts) = ground.run("runc", script);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(fields(&alerts, "Shell", "container.id").len(), 2);
+    let others: Vec<_> = alerts
+        .iter()
+        .filter(|alert| alert.rule != "Shell")
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
 }

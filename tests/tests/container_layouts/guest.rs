@@ -17,7 +17,8 @@ busybox mount -t cgroup2 none /sys/fs/cgroup || exit 91
 busybox mount -t bpf bpf /sys/fs/bpf || exit 92
 mkdir /sys/fs/cgroup/script && echo $$ > /sys/fs/cgroup/script/cgroup.procs || exit 93
 for name in $(cat /sys/fs/cgroup/cgroup.controllers); do echo +$name > /sys/fs/cgroup/cgroup.subtree_control || exit 94; done
-busybox mount -t tmpfs none /srv && mkdir -p FOLDER/bin && cd FOLDER || exit 95
+for applet in rmdir seq umount; do ln -s /usr/bin/busybox /opt/busybox/$applet || exit 95; done
+mkdir -p /srv && busybox mount -t tmpfs none /srv && mkdir -p FOLDER/bin && cd FOLDER || exit 96
 cp /usr/local/bin/tollgate bin/tollgate-runtime
 export TOLLGATE=/usr/local/bin/tollgate TOLLGATE_RUNTIME_STATE=$PWD/state TOLLGATE_RUNTIME_CONFIG=$PWD/tollgate.yaml
 "#;

@@ -20,8 +20,7 @@ use super::system_info::RecordedSystemInfo;
 use super::tables::end;
 use super::worker::RecordEvaluator;
 use super::{ROOT_CALLS, rings};
-use crate::notify::names::report_name;
-use crate::notify::{RingAnswer, is_disguise};
+use crate::notify::RingAnswer;
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode::{self, SocketView};
@@ -115,24 +114,10 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
     /// Learns which of the files that rules name the process sees, if it has another root.
     fn learn_root(&self, header: &Header) {
         let (shared, root) = (&self.shared, header.root);
-        let is_own =
-            |own: process_info::users::RootId| own.device == root.device && own.inode == root.inode;
-        if !shared.world.own_root().is_some_and(is_own) {
+        if !self.has_own_root(header) {
             shared.name_files(|named, attached| {
                 named.learn_root(header.tid, root, attached, &shared.maps)
             });
-        }
-    }
-
-    /// Notes the present name of a process, and reports one that it gave itself to pass for another program.
-    fn note_name(&self, header: &Header, process: &Process) {
-        let shared = &self.shared;
-        let at_exec = shared.table.image(process, header).name.get().copied();
-        let names = &shared.tables.load().compared_names;
-        if is_disguise(names, at_exec, header.comm) {
-            report_name(&*shared.notices, process, header.comm);
-        } else {
-            process.set_last_comm(header.comm);
         }
     }
 

@@ -21,6 +21,7 @@ mod hooks;
 mod maps;
 mod named;
 mod probe;
+mod process_names;
 mod programs;
 mod record;
 mod rings;

@@ -193,7 +193,11 @@ pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name:
 
 impl<J: Evaluator> CallEvaluator<J> {
     /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at exec.
+    /// A runtime that sets a container up may: one that runs from a copy in memory gives itself its usual name.
     pub(crate) fn note_name(&self, process: &Process, name: Comm) {
+        if process.sets_up() {
+            return;
+        }
         let ruling = self.shared.ruling.load();
         if ruling.is_disguise(process, name) {
             report_name(&*self.shared.notices, process, name);
