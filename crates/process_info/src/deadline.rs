@@ -8,7 +8,8 @@
 //!
 //! On a busy machine a thread may be late only because others have the processors. The kernel shows that: the
 //! thread can run, and does not wait for anybody. Its caller then waits longer, up to [`STARVED_LIMIT`]. A pool for
-//! files ([`Deadline::for_files`]) treats a thread that waits for a disk, or for a folder that others change, the same.
+//! files ([`Deadline::for_files`]) gives that time also to a thread that waits for a disk, or for a folder that others
+//! change. A watched program can make such waits last, so they are given in all no more than a share of the time.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -61,8 +62,44 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Deadline {
     shared: Arc<Shared>,
     limit: usize,
-    /// States of a thread, as in `/proc/PID/stat`, in which it is given more time.
-    patient_states: &'static [char],
+    /// Time that may be given to threads that wait for a disk; `None` if they are given none.
+    disk_time: Option<Mutex<DiskTime>>,
+}
+
+/// Time that may be given to threads that wait for a disk.
+#[derive(Debug)]
+struct DiskTime {
+    left: Duration,
+    /// When that was the rest.
+    at: Instant,
+}
+
+impl DiskTime {
+    /// Maximum.
+    const MAX: Duration = Duration::from_secs(3);
+    /// A second is added in so many.
+    const SHARE: u32 = 20;
+
+    fn full() -> Self {
+        Self {
+            left: Self::MAX,
+            at: Instant::now(),
+        }
+    }
+
+    /// Takes an amount, if there is that much.
+    fn take(&mut self, amount: Duration, now: Instant) -> bool {
+        let added = now.saturating_duration_since(self.at) / Self::SHARE;
+        self.left = Self::MAX.min(self.left + added);
+        self.at = now;
+        match self.left.checked_sub(amount) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -95,16 +132,15 @@ impl Deadline {
         Self {
             shared: Arc::default(),
             limit: limit.max(1),
-            patient_states: &['R'],
+            disk_time: None,
         }
     }
 
     /// As [`Deadline::new`], for work that looks files up. A disk that is busy, or a folder in which others make and
-    /// remove files, delays it as a busy processor does: the thread is in an uninterruptible wait (`D`). A file system
-    /// in user space that does not answer shows as an interruptible one.
+    /// remove files, delays it as a busy processor does: the thread is in an uninterruptible wait (`D`).
     pub fn for_files(limit: usize) -> Self {
         Self {
-            patient_states: &['R', 'D'],
+            disk_time: Some(Mutex::new(DiskTime::full())),
             ..Self::new(limit)
         }
     }
@@ -215,6 +251,18 @@ impl Deadline {
         })
     }
 
+    /// Returns whether a late thread is given another step of time.
+    fn may_wait(&self, state: State, now: Instant) -> bool {
+        match state {
+            State::NotBegun | State::Known(b'R') => true,
+            State::Known(b'D') => self.disk_time.as_ref().is_some_and(|time| {
+                let mut time = time.lock().unwrap_or_else(PoisonError::into_inner);
+                time.take(STARVED_STEP, now)
+            }),
+            State::Known(_) | State::Unknown => false,
+        }
+    }
+
     fn wait<T>(
         &self,
         (time, end): (Duration, Instant),
@@ -229,8 +277,9 @@ impl Deadline {
                 Err(RecvTimeoutError::Disconnected) => return Err(TimedOut::Failed),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let is_patient = Instant::now() < end + STARVED_LIMIT;
-            if !is_patient || !is_in(tid.load(Ordering::Relaxed), self.patient_states) {
+            let now = Instant::now();
+            let state = State::of(tid.load(Ordering::Relaxed));
+            if now >= end + STARVED_LIMIT || !self.may_wait(state, now) {
                 break;
             }
             left = STARVED_STEP;
@@ -254,19 +303,29 @@ impl Shared {
     }
 }
 
-/// Returns whether a thread of this process has not begun its work yet, or is in one of these states. `tid`: 0 before it
-/// has begun.
-fn is_in(tid: i32, states: &[char]) -> bool {
-    if tid == 0 {
-        return true;
+/// State of a thread of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has not begun its work.
+    NotBegun,
+    /// The letter in `/proc/PID/stat`.
+    Known(u8),
+    Unknown,
+}
+
+impl State {
+    /// Reads the state of a thread; `tid`: 0 before it has begun.
+    fn of(tid: i32) -> Self {
+        if tid == 0 {
+            return Self::NotBegun;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+        // The state follows the name, which is in parentheses.
+        let letter = stat
+            .ok()
+            .and_then(|stat| stat.rsplit(") ").next()?.bytes().next());
+        letter.map_or(Self::Unknown, Self::Known)
     }
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
-    // The state follows the name, which is in parentheses.
-    stat.is_ok_and(|stat| {
-        stat.rsplit(") ")
-            .next()
-            .is_some_and(|rest| rest.starts_with(states))
-    })
 }
 
 /// Starts a thread that runs jobs until its pool is dropped.
@@ -286,8 +345,6 @@ fn start_thread() -> Result<Sender<Job>, TimedOut> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-    use std::process::{Command, Stdio};
     use std::sync::Barrier;
 
     use super::*;
@@ -333,32 +390,51 @@ mod tests {
         stop.store(1, Ordering::Relaxed);
     }
 
-    /// Who starts a program waits in state `D` until the kernel has opened its file; for that the holder of a lease on
-    /// the file is waited for.
     #[test]
-    fn work_of_files_that_waits_for_a_disk_is_not_late() {
-        const HOLD: &str = "open my $file, '+<', $ARGV[0] or die; \
-            $SIG{IO} = sub { select undef, undef, undef, $ARGV[1]; exit }; \
-            fcntl $file, 1024, 1 or die; $| = 1; print \"held\\n\"; sleep 20";
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("program");
-        testing::copy_program("/bin/true", &program).unwrap();
-        for (pool, is_late) in [(Deadline::for_files(1), false), (Deadline::new(1), true)] {
-            let mut holder = Command::new("perl")
-                .args(["-e", HOLD])
-                .arg(&program)
-                .arg((8 * SHORT).as_secs_f64().to_string())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut held = [0; 5];
-            let mut said = holder.stdout.take().unwrap();
-            said.read_exact(&mut held).unwrap();
-            let started = program.clone();
-            let run = pool.run(SHORT, move || Command::new(started).status());
-            assert_eq!(run.is_err(), is_late, "{run:?}");
-            assert!(holder.wait().unwrap().success());
+    fn only_a_pool_for_files_waits_for_disks_and_none_waits_for_a_program() {
+        let (files, others) = (Deadline::for_files(1), Deadline::new(1));
+        let now = Instant::now();
+        for pool in [&files, &others] {
+            assert!(pool.may_wait(State::NotBegun, now));
+            assert!(pool.may_wait(State::Known(b'R'), now));
+            for state in [State::Known(b'S'), State::Known(b'Z'), State::Unknown] {
+                assert!(!pool.may_wait(state, now), "{state:?}");
+            }
         }
+        assert!(files.may_wait(State::Known(b'D'), now));
+        assert!(!others.may_wait(State::Known(b'D'), now));
+        files.disk_time.as_ref().unwrap().lock().unwrap().left = Duration::ZERO;
+        assert!(
+            !files.may_wait(State::Known(b'D'), now),
+            "the time is spent"
+        );
+    }
+
+    #[test]
+    fn the_state_of_a_thread_is_read() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        assert_eq!(State::of(tid), State::Known(b'R'));
+        assert_eq!(State::of(0), State::NotBegun);
+        assert_eq!(State::of(i32::MAX), State::Unknown);
+    }
+
+    #[test]
+    fn waits_for_disks_are_given_a_share_of_the_time() {
+        let mut time = DiskTime::full();
+        let begun = time.at;
+        let mut given = Duration::ZERO;
+        // A thread that always waits for a disk, looked at every ten milliseconds for a minute.
+        for step in 0..6000 {
+            if time.take(STARVED_STEP, begun + step * STARVED_STEP) {
+                given += STARVED_STEP;
+            }
+        }
+        let share = Duration::from_secs(60) / DiskTime::SHARE;
+        assert!(given <= DiskTime::MAX + share, "{given:?}");
+        assert!(
+            given >= DiskTime::MAX + share - 2 * STARVED_STEP,
+            "{given:?}"
+        );
     }
 
     #[test]
