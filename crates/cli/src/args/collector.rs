@@ -19,7 +19,7 @@ pub(crate) struct Collector {
     /// Trust the certificates in FILE for the collector [default: those of the system]
     #[arg(long = "collector-ca", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) ca: Option<PathBuf>,
-    /// Give this agent a label, by which the collector assigns bundles; repeatable [default: those of the configuration]
+    /// Label by which the collector assigns bundles; repeatable [default: those of the configuration]
     #[arg(long = "collector-label", value_name = "KEY=VALUE", value_parser = label, help_heading = OUTPUT)]
     pub(crate) labels: Vec<(String, String)>,
     /// Take bundles of rules from the collector that the public key in FILE has signed [default: take none]

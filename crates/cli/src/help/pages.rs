@@ -1307,6 +1307,22 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "serve bundle unassign",
+            &[
+                Example(
+                    "tollgate serve bundle unassign --agent-class web --selector tier=db",
+                    "end the roll-out for these agents; they get what the next one gives",
+                ),
+                Example(
+                    "tollgate serve bundle unassign --agent-class web --store sqlite:fleet.db",
+                    "in another store",
+                ),
+            ],
+        ),
+        &["serve bundle assign"],
+    ),
+    see(
+        page(
             "serve bundle list",
             &[
                 Example("tollgate serve bundle list", "list bundles and roll-outs"),
@@ -1531,10 +1547,16 @@ pub(crate) const PAGES: &[Page] = &[
     see(
         page(
             "copy",
-            &[Example(
-                "tollgate copy /shared",
-                "write /shared/tollgate, in a container that runs before the watched one",
-            )],
+            &[
+                Example(
+                    "tollgate copy /shared",
+                    "write /shared/tollgate, in a container that runs before the watched one",
+                ),
+                Example(
+                    "podman run -v bin:/shared tollgate copy /shared",
+                    "copy it from the image into a volume",
+                ),
+            ],
         ),
         &["run"],
     ),

@@ -9,6 +9,8 @@ use labels::Selector;
 
 const SERVER: &str = "Server options";
 const STORE: &str = "Store options";
+const TARGET: &str = "Options for who gets it";
+const HALT: &str = "Options for when it halts";
 
 /// `tollgate serve`.
 #[derive(Args, Debug)]
@@ -257,7 +259,7 @@ pub(crate) enum BundleVerb {
     Rollback(RollBack),
     /// End a roll-out: its agents are to have what the next less specific one gives
     Unassign(Unassign),
-    /// List bundles, roll-outs, and which bundle each agent is to have
+    /// List bundles, roll-outs, and the bundles that agents are to have
     List(ListBundles),
 }
 
@@ -305,25 +307,26 @@ pub(crate) struct AssignBundle {
     pub(crate) bundle: PathBuf,
     #[command(flatten)]
     pub(crate) target: TargetOption,
-    /// Priority among roll-outs that an agent matches; at the same priority the selector with the most tests decides
+    /// Priority among roll-outs for the same agents; at the same priority the selector with the most tests decides
     #[arg(
         long,
         value_name = "NUMBER",
         default_value_t = 0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        help_heading = TARGET
     )]
     pub(crate) priority: i32,
     /// Part of the agents that get it, always the same ones; the others keep the bundle before
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100), help_heading = TARGET)]
     pub(crate) percent: u8,
     /// Halt when more agents than this refuse the bundle
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, help_heading = HALT)]
     pub(crate) max_failures: u64,
     /// Halt when agents with the bundle lose more than this each [default: no limit]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", help_heading = HALT)]
     pub(crate) max_losses: Option<u64>,
     /// Halt when agents with the bundle send more alerts than this each in a minute [default: no limit]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", help_heading = HALT)]
     pub(crate) max_alerts: Option<u64>,
     #[command(flatten)]
     pub(crate) store: StoreOption,
@@ -333,10 +336,10 @@ pub(crate) struct AssignBundle {
 #[derive(Args, Debug)]
 pub(crate) struct TargetOption {
     /// Class of the agents
-    #[arg(long, value_name = "CLASS", value_parser = class)]
+    #[arg(long, value_name = "CLASS", value_parser = class, help_heading = TARGET)]
     pub(crate) agent_class: String,
     /// Labels of the agents, as in Kubernetes: tier=db,zone in (a,b),!canary [default: all agents of the class]
-    #[arg(long, value_name = "SELECTOR")]
+    #[arg(long, value_name = "SELECTOR", help_heading = TARGET)]
     pub(crate) selector: Option<Selector>,
 }
 
