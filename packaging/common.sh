@@ -9,6 +9,45 @@ export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# fail MESSAGE HELP: ends with an error.
+fail() {
+    printf 'packaging/%s: %s\nhelp: %s\n' "${0##*/}" "$1" "$2" >&2
+    exit 1
+}
+
+# said PROGRAM KEY: prints a text that a program says of itself, and nothing if it does not know it.
+said() {
+    "$(absolute "$1")" version --json | sed -n "s/.*\"$2\":\"\([^\"]*\)\".*/\1/p"
+}
+
+# tree_commit: prints the commit of the tree at hand as the Makefile hands it to a build; nothing outside a clone.
+tree_commit() {
+    git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || :
+}
+
+# check_origin PROGRAM: fails unless a program was built from the tree at hand, without changes, because bills and
+# licences are made from the tree. COMMIT names the commit of another program, and is `unknown` for one that says none.
+# Sets `commit` to what the program says.
+check_origin() {
+    commit=$(said "$1" commit)
+    found=${commit:-unknown}
+    tree=$(tree_commit)
+    other="or set COMMIT=$found to pack this program; bills and licences are then those of the tree"
+    if [ -n "${COMMIT:-}" ]; then
+        [ "$COMMIT" = "$found" ] ||
+            fail "cannot pack $1: its commit is $found, not $COMMIT" "set COMMIT=$found, or unset it to pack what the tree builds"
+    elif [ -z "$tree" ]; then
+        fail "cannot pack $1: the commit of the tree is not known" "pack in a clone, $other"
+    elif [ "$tree" != "${tree%-dirty}" ]; then
+        fail "cannot pack $1: the tree has changes that no commit has" "commit them and build again, $other"
+    elif [ "$found" != "$tree" ]; then
+        fail "cannot pack $1: its commit is $found, and the tree has $tree" "run make static, $other"
+    fi
+    found=$(said "$1" version)
+    [ -n "${VERSION:-}" ] || [ "${found:-$version}" = "$version" ] ||
+        fail "cannot pack $1: its version is $found, not $version" "set VERSION=$found"
+}
+
 # by_compression BEST FAST: prints the one that the variable COMPRESSION (best, the default, or fast) asks for.
 by_compression() {
     case ${COMPRESSION:-best} in

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 program=$1 out=$2
 architecture=$(dpkg --print-architecture)
-compression=$(by_compression -Zxz '-Zgzip -z1')
+compression=$(by_compression -Zxz '-Zzstd -z1')
 stage=$work/stage
 
 # depends FILE: prints the packages with the libraries of a program; none for a static one.

@@ -3,7 +3,8 @@
 #
 # FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and an OCI image, each with a bill
 # of materials; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
-# Two packings of the same program are equal byte for byte. Environment: as deb.sh.
+# Two packings of the same program are equal byte for byte. Environment: as deb.sh, and COMMIT, the commit of a program that
+# is not built from the tree at hand (default: that of the tree, which must have no changes; `unknown` if it says none).
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -15,21 +16,23 @@ name=tollgate-$version-$(uname -m)-linux
 # A tag names the release that is packed, unless VERSION does.
 tag=$(git describe --exact-match --tags --match 'v[0-9]*' 2>/dev/null || :)
 if [ -z "${VERSION:-}" ] && [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
-    echo "packaging/dist.sh: cannot pack version $version: the commit has the tag $tag" >&2
-    echo 'help: set the version of the tag in Cargo.toml and commit it, or remove the tag' >&2
-    exit 1
+    fail "cannot pack version $version: the commit has the tag $tag" \
+        'set the version of the tag in Cargo.toml and commit it, or remove the tag'
 fi
+check_origin "$program"
 
 mkdir -p "$out" "$work/$name/packaging"
 rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar \
     "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
+# Once: what is not stripped can be ten times as large.
+strip -o "$work/$name/tollgate" "$program"
+program=$work/$name/tollgate
 NOTICES=$(third_party_notices "$program")
 export NOTICES
 packaging/deb.sh "$program" "$out"
 packaging/rpm.sh "$program" "$out"
 packaging/image.sh "$program" "$out"
 
-strip -o "$work/$name/tollgate" "$program"
 install -m 644 LICENSE CHANGELOG.md README.md "$work/$name"
 install -m 644 "$NOTICES" "$work/$name/THIRD-PARTY-NOTICES"
 install -m 644 packaging/config.yaml packaging/logrotate packaging/sysusers.conf packaging/tollgate-watch.service \

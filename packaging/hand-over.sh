@@ -32,7 +32,6 @@ complain() {
 # is the trial of the new program, too: the old one ends only if that works here.
 hand_over_watch() {
     [ -d /run/systemd/system ] || return 0
-    systemctl daemon-reload
     # An earlier upgrade may have left the second watch alone.
     if ! systemctl --quiet is-active $bridge; then
         systemctl --quiet is-active $unit || return 0
@@ -65,6 +64,11 @@ end_bridge() {
     systemctl daemon-reload
 }
 
+# Units are read again before the first one restarts: it may be the new program with the old unit otherwise.
+reload_units() {
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload
+}
+
 # Agents keep what they have to say until the collector is back.
 hand_over_collector() {
     [ ! -d /run/systemd/system ] || systemctl try-restart tollgate-serve.service ||
@@ -72,5 +76,6 @@ hand_over_collector() {
 }
 
 hand_over_runs
+reload_units
 hand_over_collector
 hand_over_watch

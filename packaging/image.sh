@@ -5,29 +5,21 @@
 # image for each program. The architecture of an image is the one that the program is built for. An image has the
 # program, its licences and an empty folder for certificate authorities, and nothing else; the libraries of a program
 # that is not static are added, so that a build for debugging can be tried. Two makings of the same program are equal
-# byte for byte. Environment: as deb.sh.
+# byte for byte. Environment: as dist.sh.
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
-
-# fail MESSAGE HELP: ends with an error.
-fail() {
-    printf 'packaging/image.sh: %s\nhelp: %s\n' "$1" "$2" >&2
-    exit 1
-}
 
 [ $# -ge 2 ] || fail 'cannot make an image: two arguments are needed' 'packaging/image.sh PROGRAM FOLDER [PROGRAM]...'
 first=$1 out=$2
 shift 2
 level=$(by_compression 9 1)
 created=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
-# Without a clone the commit is not known, and the label is left out.
-commit=$(git rev-parse HEAD 2>/dev/null || :)
 # A tag has no plus sign.
 name=localhost/tollgate:$(echo "$version" | tr + _)
 blobs=$work/layout/blobs/sha256
 mkdir -p "$blobs" "$out"
-notices=$(third_party_notices "$first")
+notices=
 
 # architecture FILE: prints the name by which images call the machine that an ELF file is built for.
 architecture() {
@@ -48,6 +40,19 @@ add() {
 # pack FOLDER: prints an archive in which nothing but names and content depends on the folder.
 pack() {
     tar -C "$1" --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - .
+}
+
+# check PROGRAM MACHINE: checks where a program is from, and sets `commit` for its label.
+check() {
+    if [ "$2" = "$(architecture /bin/sh)" ]; then
+        check_origin "$1"
+        return
+    fi
+    # A program for another machine cannot be asked. If it says its commit, its file has the text.
+    commit=${COMMIT:-$(tree_commit)}
+    [ "$commit" != unknown ] || commit=
+    [ -z "$commit" ] || { grep -qaF "$commit" "$1" && ! grep -qaF "$commit-dirty" "$1"; } ||
+        fail "cannot make an image of $1: its file does not have the commit $commit" 'build it from the same commit as the others'
 }
 
 # fill FOLDER PROGRAM MACHINE: lays out the files of an image.
@@ -100,6 +105,8 @@ for program in "$first" "$@"; do
         fail "cannot make an image of $program: another program is for $machine, too" 'name one program for each architecture' ;;
     esac
     machines="$machines$machine "
+    check "$program" "$machine"
+    notices=${notices:-$(third_party_notices "$first")}
     image "$program" "$machine"
     list=${list:+$list,}$descriptor
 done

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 program=$1 out=$2
 stage=$work/stage
-payload=$(by_compression w19.zstdio w1.gzdio)
+payload=$(by_compression w19.zstdio w1.zstdio)
 NOTICES=$(third_party_notices "$program")
 export NOTICES
 DESTDIR=$stage PREFIX=/usr packaging/install.sh install "$program"

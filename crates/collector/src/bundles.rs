@@ -52,12 +52,11 @@ impl<'r> Choices<'r> {
     pub fn of(&self, agent: &Agent) -> Choice<'r> {
         // What is no inventory names no bundle.
         let inventory: Value = serde_json::from_str(&agent.inventory).unwrap_or(Value::Null);
-        let takes_none = match agent.is_direct {
-            true => Some("a sender without an agent takes no bundle"),
-            false if !inventory["bundle"].is_object() => {
-                Some("the agent pins no key, and takes no bundle")
-            }
-            false => None,
+        let takes_none = match (agent.is_direct, inventory.get("bundle")) {
+            (true, _) => Some("a sender without an agent takes no bundle"),
+            (false, None) => Some("the agent has not said yet whether it takes bundles"),
+            (false, Some(Value::Object(_))) => None,
+            (false, Some(_)) => Some("the agent pins no key, and takes no bundle"),
         };
         if let Some(why) = takes_none {
             return nothing(why.to_owned());
@@ -193,7 +192,7 @@ pub(crate) fn exchange(
 ) -> Result<Option<String>, StoreError> {
     store.set_labels(agent, labels)?;
     if !inventory["bundle"].is_object() {
-        // It pins no key, and takes none.
+        // It pins no key, or has not said whether it does.
         return Ok(None);
     }
     let (in_force, report) = reported(inventory);
@@ -367,6 +366,35 @@ mod tests {
             version.is_none() && why.contains("selector tier=db and of class web, selector zone=b"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn an_agent_that_takes_no_bundle_is_told_from_one_that_has_not_said_so() {
+        let rollouts = [rollout("", (1, None), 100)];
+        let why = |inventory: &str| {
+            let agent = Agent {
+                id: AgentId(1),
+                class: "web".to_owned(),
+                host: "h".to_owned(),
+                is_direct: false,
+                first_seen_ns: 1,
+                last_seen_ns: 1,
+                acknowledged: 0,
+                missing: 0,
+                inventory: inventory.to_owned(),
+                is_ended: false,
+                labels: Labels::default(),
+            };
+            let choice = Choices::new(&rollouts).of(&agent);
+            (choice.bundle.is_some(), choice.why)
+        };
+        let unknown = "the agent has not said yet whether it takes bundles";
+        for inventory in ["", "{}", r#"{"kernel": "6.1"}"#] {
+            assert_eq!(why(inventory), (false, unknown.to_owned()), "{inventory}");
+        }
+        let none = "the agent pins no key, and takes no bundle";
+        assert_eq!(why(r#"{"bundle": null}"#), (false, none.to_owned()));
+        assert!(why(r#"{"bundle": {}}"#).0);
     }
 
     #[test]

@@ -345,7 +345,7 @@ pub trait Bundles {
     fn rollouts_of(&self, agent: AgentId) -> Result<(Vec<Rollout>, Labels), StoreError>;
 
     /// Keeps the labels that an agent says it has, if they are new. Returns true if they are. The audit log gets one change
-    /// a minute of an agent.
+    /// a minute of an agent; the labels that an agent then has, at its next call after the minute.
     ///
     /// # Errors
     ///

@@ -26,8 +26,11 @@ pub(crate) const COUNTED: u32 = 10_000;
 /// Comments of a group that are kept: a script must not fill the store.
 pub(crate) const COMMENTS: i64 = 500;
 
-/// Time in which the audit log has no second row of the same kind about what an agent says about its bundle.
+/// Time in which the audit log has no second row of the same kind about what an agent says about itself.
 pub(crate) const REPORT_NS: i64 = 60_000_000_000;
+
+/// What the audit log calls a change of an agent's labels.
+pub(crate) const CHANGE_LABELS: &str = "change labels";
 
 /// Latest rows of the audit log that are looked through for the first one.
 pub(crate) const LATEST: i64 = 1000;

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use e2e::{Finished, Limited, Scratch, installed, need_root, program, skip};
 use serde_json::Value;
 
+use super::release::commit;
 use super::{LIMIT, run, script};
 
 /// Makes the image of programs and returns the archive.
@@ -53,7 +54,7 @@ const MACHINES: (&str, &str, u8) = if cfg!(target_arch = "x86_64") {
     ("arm64", "amd64", 0x3e)
 };
 
-/// A file that looks like a program for another machine: its image is made, not run.
+/// A file that looks like a program for another machine, of the same commit: its image is made, not run.
 fn of_another_machine(scratch: &Scratch) -> PathBuf {
     let path = scratch.file("arm64", 0o755, fs::read("/bin/true").expect("it is there"));
     let mut file = fs::File::options()
@@ -63,6 +64,8 @@ fn of_another_machine(scratch: &Scratch) -> PathBuf {
     file.seek(std::io::SeekFrom::Start(18))
         .expect("it is a file");
     file.write_all(&[MACHINES.2]).expect("it is ours");
+    file.seek(std::io::SeekFrom::End(0)).expect("it is a file");
+    file.write_all(commit().as_bytes()).expect("it is ours");
     path
 }
 
@@ -119,6 +122,9 @@ fn check_image(layout: &Layout, descriptor: &Value) {
     let labels = &config["config"]["Labels"];
     assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
     assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
+    let revision = labels.get("org.opencontainers.image.revision");
+    let known = Some(commit()).filter(|commit| *commit != "unknown");
+    assert_eq!(revision.map(Value::as_str), known.map(Some));
     assert_eq!(*labels, manifest["annotations"]);
 
     let [layer] = &manifest["layers"].as_array().expect("a list")[..] else {
@@ -167,9 +173,10 @@ fn check_image(layout: &Layout, descriptor: &Value) {
 fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
     let scratch = Scratch::new();
     let text = scratch.file("text", 0o755, "#!/bin/sh\n");
-    let refused = |programs: &[&Path]| {
+    let refused = |programs: &[&Path], commit: &str| {
         let mut image = script("image.sh");
         image
+            .env("COMMIT", commit)
             .arg(programs[0])
             .arg(scratch.path())
             .args(&programs[1..]);
@@ -177,14 +184,20 @@ fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
         assert_eq!(refused.code(), 1, "{refused:?}");
         refused.stderr
     };
-    let message = refused(&[&text]);
+    let message = refused(&[&text], "unknown");
     assert!(message.ends_with(": it is no program for x86-64 or arm64\nhelp: name the program that make static builds\n"), "{message}");
     let own = Path::new("/bin/true");
-    let message = refused(&[own, own]);
+    let message = refused(&[own, own], "unknown");
     assert!(
         message.starts_with(
             "packaging/image.sh: cannot make an image of /bin/true: another program is for "
         ),
+        "{message}"
+    );
+    let other = of_another_machine(&scratch);
+    let message = refused(&[&other], "0123456789ab");
+    assert!(
+        message.ends_with(": its file does not have the commit 0123456789ab\nhelp: build it from the same commit as the others\n"),
         "{message}"
     );
     assert!(!scratch.path().join("tollgate-0.1.0-image.tar").exists());

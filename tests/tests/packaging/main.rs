@@ -1,6 +1,7 @@
 //! What `make install`, `make deb`, `make rpm`, `make image` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
 
 mod image;
+mod origin;
 mod release;
 mod rpm;
 mod systemd;
@@ -38,7 +39,8 @@ fn script(name: &str) -> Command {
     command.env("COMPRESSION", FAST);
     command
         .env("XTASK", release::xtask())
-        .env("NOTICES", release::notices());
+        .env("NOTICES", release::notices())
+        .env("COMMIT", release::commit());
     command
 }
 
@@ -188,9 +190,8 @@ struct Archive {
 impl Archive {
     fn new() -> Self {
         let scratch = Scratch::new();
-        let (dist, root) = (scratch.path().join("dist"), scratch.path().join("root"));
-        run(script("dist.sh").arg(program()).arg(&dist));
-        let files = fs::read_dir(&dist).expect("it was made");
+        let root = scratch.path().join("root");
+        let files = fs::read_dir(release::packed()).expect("it was made");
         let files = files.map(|entry| entry.expect("a file").path());
         let mut archives = files.filter(|path| path.extension().is_some_and(|name| name == "gz"));
         let archive = archives.next().expect("it was packed");

@@ -46,6 +46,48 @@ pub(super) fn notices() -> PathBuf {
     repository().join("LICENSE")
 }
 
+/// Returns the commit that the program says it is built from, as packings want it named: tests pack whatever program they
+/// are given, which may say none.
+pub(super) fn commit() -> &'static str {
+    static COMMIT: OnceLock<String> = OnceLock::new();
+    COMMIT.get_or_init(|| {
+        let version = run(Command::new(program()).args(["version", "--json"])).stdout;
+        let version: Value = serde_json::from_str(&version).expect("it is JSON");
+        version["commit"].as_str().unwrap_or("unknown").to_owned()
+    })
+}
+
+/// Returns the folder of the packing that tests share, as each takes half a minute. No test changes it.
+pub(super) fn packed() -> &'static Path {
+    static PACKED: OnceLock<PathBuf> = OnceLock::new();
+    PACKED.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).expect("it is of an earlier run");
+        }
+        pack(&folder, "022");
+        folder
+    })
+}
+
+/// Packs a release into a new folder that has files already.
+fn pack(folder: &Path, umask: &str) {
+    let temporary = Scratch::new();
+    fs::create_dir(folder).expect("it is our folder");
+    // Files of the user stay, those of an earlier packing do not.
+    for name in [
+        "notes.txt",
+        "tollgate_0.0.1_amd64.deb",
+        "tollgate_0.0.1_amd64.deb.cdx.json",
+        "tollgate-0.0.1-1.x86_64.rpm",
+        "tollgate-0.0.1-x86_64-linux.tar.gz",
+        "tollgate-0.0.1-image.tar",
+    ] {
+        fs::write(folder.join(name), "").expect("it is our folder");
+    }
+    dist(folder, temporary.path(), umask);
+}
+
 /// Packs a release into a folder, with the notices of the program.
 fn dist(folder: &Path, temporary: &Path, umask: &str) {
     let mut command = Command::new("sh");
@@ -57,7 +99,8 @@ fn dist(folder: &Path, temporary: &Path, umask: &str) {
     command
         .env("COMPRESSION", FAST)
         .env("TMPDIR", temporary)
-        .env("XTASK", xtask());
+        .env("XTASK", xtask())
+        .env("COMMIT", commit());
     command
         .env_remove("NOTICES")
         .env("VERSION", "1.2.3")
@@ -83,25 +126,7 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     let scratch = Scratch::new();
-    let pack = |folder: &str, temporary: &str, umask: &str| {
-        let (folder, temporary) = (scratch.path().join(folder), scratch.path().join(temporary));
-        fs::create_dir_all(&temporary).expect("it is our folder");
-        fs::create_dir(&folder).expect("it is our folder");
-        // Files of the user stay, those of an earlier packing do not.
-        for name in [
-            "notes.txt",
-            "tollgate_0.0.1_amd64.deb",
-            "tollgate_0.0.1_amd64.deb.cdx.json",
-            "tollgate-0.0.1-1.x86_64.rpm",
-            "tollgate-0.0.1-x86_64-linux.tar.gz",
-            "tollgate-0.0.1-image.tar",
-        ] {
-            fs::write(folder.join(name), "").expect("it is our folder");
-        }
-        dist(&folder, &temporary, umask);
-        folder
-    };
-    let first = pack("first", "temporary", "022");
+    let first = packed();
     let machine = std::env::consts::ARCH;
     let debian = run(Command::new("dpkg").arg("--print-architecture")).stdout;
     let artefacts = [
@@ -114,21 +139,21 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     expected.extend(artefacts.iter().map(|name| format!("{name}.cdx.json")));
     expected.extend(["SHA256SUMS", "THIRD-PARTY-NOTICES", "notes.txt"].map(str::to_owned));
     expected.sort();
-    assert_eq!(names(&first), expected);
+    assert_eq!(names(first), expected);
 
     let sums = |folder: &Path| fs::read_to_string(folder.join("SHA256SUMS")).expect("it was made");
     run(Command::new("sha256sum")
         .args(["--check", "--strict", "SHA256SUMS"])
-        .current_dir(&first));
+        .current_dir(first));
     // All but the checksums themselves and the user's file.
     assert_eq!(
-        sums(&first).lines().count(),
+        sums(first).lines().count(),
         expected.len() - 2,
         "{}",
-        sums(&first)
+        sums(first)
     );
     for name in &artefacts {
-        check_bill(&first, name, &sums(&first));
+        check_bill(first, name, &sums(first));
     }
     let notices = fs::read_to_string(first.join("THIRD-PARTY-NOTICES")).expect("it was made");
     for name in ["\nserde_json ", "\nlibelf ", "\nrust-std ", "\nlibbpf-sys "] {
@@ -136,8 +161,10 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     }
     // File times have seconds.
     std::thread::sleep(Duration::from_millis(1100));
-    assert_eq!(sums(&first), sums(&pack("second", "elsewhere", "077")));
-    a_release_is_signed_and_a_changed_one_is_not(&first);
+    let second = scratch.path().join("second");
+    pack(&second, "077");
+    assert_eq!(sums(first), sums(&second));
+    a_release_is_signed_and_a_changed_one_is_not(&second);
 }
 
 /// The bill of materials beside an artefact is about that artefact and this program.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use e2e::{Limited, Scratch, need_root, repository};
+use e2e::{Limited, Scratch, need_root, repository, which};
 
 use crate::{Archive, LIMIT, run};
 
@@ -60,6 +60,9 @@ fn upgraded(before: &[&str], check: &str) -> (Vec<String>, i32, String) {
     let active = [UNIT, BRIDGE].iter().filter(|unit| is_active(unit));
     let active: Vec<String> = active.map(|unit| (*unit).to_owned()).collect();
     let calls = fs::read_to_string(bin.join("calls")).expect("systemd was asked");
+    // Before any unit restarts: the collector's file may be new, too.
+    let reloads = calls.lines().take_while(|call| *call == "daemon-reload");
+    assert_eq!(reloads.count(), 1, "{calls}");
     let has_bridge = active.contains(&BRIDGE.to_owned());
     if !calls.contains("start tollgate-watch-bridge.service") || !has_bridge {
         assert!(!systemd.join(BRIDGE).exists(), "{calls}");
@@ -154,4 +157,58 @@ fn an_uninstall_ends_watches_and_collector_and_tells_systemd() {
             "{unit}: {calls}"
         );
     }
+}
+
+/// A package may be installed where systemd does not run: while an image is made that starts with it.
+#[test]
+fn packages_make_the_user_of_the_collector_whether_or_not_systemd_runs() {
+    let read = |path: &str| {
+        fs::read_to_string(repository().join("packaging").join(path)).expect("it is there")
+    };
+    let spec = read("rpm/tollgate.spec");
+    let after_install = spec
+        .split_once("\n%post\n")
+        .and_then(|(_, rest)| rest.split_once("\n%preun\n"));
+    let (after_install, _) = after_install.expect("it has the script");
+    for (script, word) in [
+        (read("debian/postinst"), "configure"),
+        (format!("set -e\n{after_install}\n"), "1"),
+    ] {
+        for runs in [false, true] {
+            for has_sysusers in [false, true] {
+                let calls = calls_of(&script, word, (runs, has_sysusers));
+                let mut expected = String::new();
+                if has_sysusers {
+                    expected += "users tollgate.conf\n";
+                }
+                if runs {
+                    expected += "daemon-reload\n";
+                }
+                assert_eq!(calls, expected, "{script}");
+            }
+        }
+    }
+}
+
+/// What a package's script calls at a first installation, by whether systemd runs and whether it can make users.
+fn calls_of(script: &str, word: &str, (runs, has_sysusers): (bool, bool)) -> String {
+    let scratch = Scratch::new();
+    let (bin, systemd) = (scratch.path().join("bin"), scratch.path().join("systemd"));
+    fs::create_dir(&bin).expect("it is our folder");
+    if runs {
+        fs::create_dir(&systemd).expect("it is our folder");
+    }
+    scratch.file("bin/systemctl", 0o755, SYSTEMCTL);
+    if has_sysusers {
+        let users = "#!/bin/sh\necho \"users $*\" >>\"${0%/*}/calls\"\n";
+        scratch.file("bin/systemd-sysusers", 0o755, users);
+    }
+    // The tools that the fakes need, and no systemd-sysusers of this machine.
+    std::os::unix::fs::symlink(which("dirname"), bin.join("dirname")).expect("it is our folder");
+    fs::write(bin.join("calls"), "").expect("it is our folder");
+    let script = script.replace("/run/systemd/system", &systemd.display().to_string());
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &script, "sh", word]).env("PATH", &bin);
+    run(&mut command);
+    fs::read_to_string(bin.join("calls")).expect("it is there")
 }

@@ -61,10 +61,8 @@ impl Bundles for PostgresStore {
 
     fn set_labels(&self, agent: AgentId, labels: &Labels) -> Result<bool, StoreError> {
         let text = labels.to_string();
-        let known = self
-            .readers
-            .with(|connection| labels_text(connection, agent))?;
-        if known.as_ref() == Some(&text) {
+        let is_kept = |connection: &mut Connection| is_kept(connection, agent, &text, now_ns());
+        if self.readers.with(is_kept)? {
             return Ok(false);
         }
         self.write(move |state| set_labels(state.connection()?, agent, &text, now_ns()))
@@ -152,12 +150,12 @@ fn assign(
     let (version, digest) = (unsigned(row.try_get(0)?), row.try_get::<_, String>(1)?);
     let gate = &assignment.gate;
     connection.execute(
-        "INSERT INTO rollouts (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor, selector, priority)
+        "INSERT INTO rollouts_by_selector AS r (class, bundle, percent, max_failures, max_losses, max_alerts, started_ns, actor, selector, priority)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
          ON CONFLICT (class, selector) DO UPDATE SET
              -- What was halted, or did not reach all, was not found good: those who do not get the new one must not get it.
-             previous = nullif(CASE WHEN rollouts.bundle <> excluded.bundle AND rollouts.halted IS NULL AND rollouts.percent >= 100
-                 THEN rollouts.bundle ELSE rollouts.previous END, excluded.bundle),
+             previous = nullif(CASE WHEN r.bundle <> excluded.bundle AND r.halted IS NULL AND r.percent >= 100
+                 THEN r.bundle ELSE r.previous END, excluded.bundle),
              bundle = excluded.bundle, percent = excluded.percent, max_failures = excluded.max_failures,
              max_losses = excluded.max_losses, max_alerts = excluded.max_alerts, halted = NULL,
              started_ns = excluded.started_ns, actor = excluded.actor, priority = excluded.priority",
@@ -186,7 +184,8 @@ fn assign(
 
 /// Returns the selectors of a class's roll-outs, with their priorities.
 fn selectors(connection: &mut Connection, class: &str) -> Result<Vec<(Selector, i32)>, StoreError> {
-    let sql = "SELECT selector, priority FROM rollouts WHERE class = $1 ORDER BY selector";
+    let sql =
+        "SELECT selector, priority FROM rollouts_by_selector WHERE class = $1 ORDER BY selector";
     let rows = connection.query(sql, &[&class])?;
     let read = |row: &Row| Ok((selector_of(row.try_get(0)?)?, priority_of(row.try_get(1)?)?));
     rows.iter().map(read).collect()
@@ -198,7 +197,7 @@ fn unassign(
     actor: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
-    let sql = "DELETE FROM rollouts WHERE class = $1 AND selector = $2";
+    let sql = "DELETE FROM rollouts_by_selector WHERE class = $1 AND selector = $2";
     let changed = connection.execute(sql, &[&target.class, &target.selector.to_string()])?;
     if changed > 0 {
         let object = target.to_string();
@@ -214,7 +213,7 @@ fn roll_back(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET bundle = previous, percent = 100, max_failures = NULL,
+        "UPDATE rollouts_by_selector SET bundle = previous, percent = 100, max_failures = NULL,
              -- As for an assignment: the next part must not leave the others with what was rolled back for a reason.
              previous = CASE WHEN halted IS NULL AND percent >= 100 THEN bundle END,
              max_losses = NULL, max_alerts = NULL, halted = NULL, started_ns = $2, actor = $3
@@ -235,7 +234,7 @@ fn halt(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let changed = connection.execute(
-        "UPDATE rollouts SET halted = $3 WHERE class = $1 AND selector = $4 AND bundle = $2 AND halted IS NULL",
+        "UPDATE rollouts_by_selector SET halted = $3 WHERE class = $1 AND selector = $4 AND bundle = $2 AND halted IS NULL",
         &[&target.class, &bundle.0, &reason, &target.selector.to_string()],
     )?;
     if changed > 0 {
@@ -255,8 +254,7 @@ fn rollout_columns() -> String {
 }
 
 /// Where it is read from.
-const ROLLOUTS: &str =
-    "rollouts r JOIN bundles b ON b.id = r.bundle LEFT JOIN bundles p ON p.id = r.previous";
+const ROLLOUTS: &str = "rollouts_by_selector r JOIN bundles b ON b.id = r.bundle LEFT JOIN bundles p ON p.id = r.previous";
 
 fn rollout(row: &Row) -> Result<Rollout, StoreError> {
     let has_previous = row.try_get::<_, Option<i64>>(6)?.is_some();
@@ -373,14 +371,32 @@ fn set_labels(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let sql = "UPDATE agents SET labels = $2 WHERE id = $1 AND labels <> $2";
-    if connection.execute(sql, &[&agent.0, &text])? == 0 {
+    let is_new = connection.execute(sql, &[&agent.0, &text])? > 0;
+    let actor = format!("agent {}", agent.0);
+    if !is_recorded(connection, now_ns, (&actor, limits::CHANGE_LABELS))? {
+        let sql = "UPDATE agents SET recorded_labels = labels WHERE id = $1 AND recorded_labels <> labels";
+        if connection.execute(sql, &[&agent.0])? > 0 {
+            record(connection, now_ns, &actor, (limits::CHANGE_LABELS, text))?;
+        }
+    }
+    Ok(is_new)
+}
+
+/// Returns true if these are the agent's labels, and the audit log has them or must wait to have them.
+fn is_kept(
+    connection: &mut Connection,
+    agent: AgentId,
+    text: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT labels, recorded_labels FROM agents WHERE id = $1";
+    let Some(row) = connection.first(sql, &[&agent.0])? else {
         return Ok(false);
-    }
-    let (actor, action) = (format!("agent {}", agent.0), "change labels");
-    if !is_recorded(connection, now_ns, (&actor, action))? {
-        record(connection, now_ns, &actor, (action, text))?;
-    }
-    Ok(true)
+    };
+    let (known, recorded): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+    let actor = format!("agent {}", agent.0);
+    Ok(known == text
+        && (recorded == text || is_recorded(connection, now_ns, (&actor, limits::CHANGE_LABELS))?))
 }
 
 fn priority_of(number: i64) -> Result<i32, StoreError> {

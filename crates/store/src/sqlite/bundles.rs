@@ -58,10 +58,8 @@ impl Bundles for SqliteStore {
 
     fn set_labels(&self, agent: AgentId, labels: &Labels) -> Result<bool, StoreError> {
         let text = labels.to_string();
-        let known = self
-            .readers
-            .with(|connection| labels_text(connection, agent))?;
-        if known.as_ref() == Some(&text) {
+        let is_kept = |connection: &Connection| is_kept(connection, agent, &text, now_ns());
+        if self.readers.with(is_kept)? {
             return Ok(false);
         }
         self.write(move |state| set_labels(state.connection(), agent, &text, now_ns()))
@@ -395,14 +393,32 @@ fn set_labels(
     let changed = connection
         .prepare_cached("UPDATE agents SET labels = ?2 WHERE id = ?1 AND labels <> ?2")?
         .execute(params![agent.0, text])?;
-    if changed == 0 {
+    let actor = format!("agent {}", agent.0);
+    if !is_recorded(connection, now_ns, (&actor, limits::CHANGE_LABELS))? {
+        let sql = "UPDATE agents SET recorded_labels = labels WHERE id = ?1 AND recorded_labels <> labels";
+        if connection.prepare_cached(sql)?.execute([agent.0])? > 0 {
+            record(connection, now_ns, &actor, (limits::CHANGE_LABELS, text))?;
+        }
+    }
+    Ok(changed > 0)
+}
+
+/// Returns true if these are the agent's labels, and the audit log has them or must wait to have them.
+fn is_kept(
+    connection: &Connection,
+    agent: AgentId,
+    text: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT labels, recorded_labels FROM agents WHERE id = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+    let Some((known, recorded)) = statement.query_row([agent.0], read).optional()? else {
         return Ok(false);
-    }
-    let (actor, action) = (format!("agent {}", agent.0), "change labels");
-    if !is_recorded(connection, now_ns, (&actor, action))? {
-        record(connection, now_ns, &actor, (action, text))?;
-    }
-    Ok(true)
+    };
+    let actor = format!("agent {}", agent.0);
+    Ok(known == text
+        && (recorded == text || is_recorded(connection, now_ns, (&actor, limits::CHANGE_LABELS))?))
 }
 
 /// Returns true if this is what the agent said last. Of a bundle that the store does not know nothing is kept.

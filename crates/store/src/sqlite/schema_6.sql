@@ -1,6 +1,7 @@
 -- Labels of agents, and roll-outs for the agents of a class that a selector matches.
 
 ALTER TABLE agents ADD COLUMN labels TEXT NOT NULL DEFAULT '';
+ALTER TABLE agents ADD COLUMN recorded_labels TEXT NOT NULL DEFAULT ''; -- those that the audit log shows last
 
 CREATE TABLE rollouts_by_selector (
     class TEXT NOT NULL,

@@ -48,6 +48,26 @@ impl Place {
         }
     }
 
+    /// Makes the rows of the audit log older than the time in which a row of the same kind is not added.
+    fn let_a_minute_pass(&self) {
+        let sql = "UPDATE audit SET time_ns = time_ns - 61000000000";
+        match self {
+            Self::File(folder) => {
+                let connection = rusqlite::Connection::open(folder.path().join("s.db"));
+                connection
+                    .and_then(|connection| connection.execute_batch(sql))
+                    .expect("writable");
+            }
+            Self::Database { url, .. } => {
+                let mut client =
+                    ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
+                client
+                    .batch_execute(&format!("SET search_path TO tollgate; {sql}"))
+                    .expect("writable");
+            }
+        }
+    }
+
     fn fixture(self) -> Fixture {
         let store = self.open();
         let token = token(&*store, Scope::Agents("web".to_owned()), 1, None);

@@ -269,6 +269,33 @@ fn roll_outs_of_a_database_without_selectors_are_for_all_agents_of_their_class()
 }
 
 #[test]
+fn a_collector_that_knows_no_selectors_finds_no_roll_out_to_hand_to_a_whole_class() {
+    let fixture = in_database();
+    let Place::Database { url, .. } = &fixture.place else {
+        unreachable!("it is a database")
+    };
+    let mut client = ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
+    client
+        .batch_execute("SET search_path TO tollgate")
+        .expect("it is there");
+    // What builds before selectors ask, and how they assign.
+    for sql in [
+        "SELECT r.bundle FROM rollouts r JOIN bundles b ON b.id = r.bundle LEFT JOIN bundles p ON p.id = r.previous
+         JOIN tokens t ON t.class = r.class JOIN agents a ON a.token = t.id WHERE a.id = 1",
+        "INSERT INTO rollouts (class, bundle, percent, started_ns, actor) VALUES ('web', 1, 100, 1, 'ann')",
+        "UPDATE rollouts SET bundle = previous WHERE class = 'web' AND previous IS NOT NULL",
+    ] {
+        let refused = client.batch_execute(sql).expect_err(sql);
+        let code = refused.code();
+        assert_eq!(
+            code,
+            Some(&::postgres::error::SqlState::UNDEFINED_TABLE),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
 fn nothing_acknowledged_is_lost_or_stored_twice_when_the_server_is_killed() {
     crashes(1);
 }
