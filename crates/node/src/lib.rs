@@ -24,7 +24,9 @@ mod filter;
 mod follow;
 mod index;
 mod merge;
+mod names;
 mod pod_events;
+mod printable;
 mod profiles;
 mod queue;
 mod report;
@@ -44,6 +46,7 @@ use std::time::Duration;
 
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
+pub use printable::printable;
 pub use run::{Parts, RunError, run};
 pub use store::StoreError;
 pub use violations::ViolationFiles;
