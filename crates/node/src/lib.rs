@@ -17,6 +17,7 @@
 
 mod agent;
 mod detect;
+mod event_limits;
 mod event_writer;
 pub mod explain;
 mod facts;

@@ -279,6 +279,7 @@ fn of_events(figures: &EventFigures) -> String {
     for (reason, value) in [
         ("full", figures.lost_full),
         ("refused", figures.lost_refused),
+        ("failed", figures.lost_failed),
     ] {
         let _ = writeln!(text, "{lost}{{reason=\"{reason}\"}} {value}");
     }
