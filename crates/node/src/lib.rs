@@ -36,6 +36,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod too_long;
 mod violation_log;
 mod violations;
 mod workload;

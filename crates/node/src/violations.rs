@@ -4,8 +4,6 @@
 //! The agents of `tollgate runtime` write them to a file as alerts. What they do not know, such as which ArmorProfile it is, is
 //! added from what the container runtime has said.
 
-mod too_long;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
@@ -20,6 +18,7 @@ use crate::follow::{Follow, Line as Read, Position};
 use crate::names::Named;
 use crate::pod_events::{EventReason, Occurrence};
 use crate::printable::printable;
+use crate::too_long;
 use crate::violation_log::Log;
 
 /// How often the file is looked at.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Name of a rule that is not known.
-pub(super) const UNKNOWN: &str = "unknown";
+pub(crate) const UNKNOWN: &str = "unknown";
 /// Members of alerts that are looked for. Values that are too long to be there as a whole are left out.
 const MEMBERS: [&str; 11] = [
     "container.id",
@@ -20,7 +20,7 @@ const MEMBERS: [&str; 11] = [
 ];
 
 /// An alert of what is known. One whose rule is not known counts as a violation.
-pub(super) fn alert(head: &[u8]) -> Value {
+pub(crate) fn alert(head: &[u8]) -> Value {
     let mut fields = Map::new();
     for name in MEMBERS {
         if let Some(text) = member(head, name) {
