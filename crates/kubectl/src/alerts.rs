@@ -70,6 +70,11 @@ fn of_event(event: &Value) -> Option<Alert> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let reporter = text(&event["reportingController"]);
     let message = text(&event["note"]);
+    // An agent is one of many: which one it is says the instance.
+    let shown = match &*reporter {
+        NODE => format!("node {}", text(&event["reportingInstance"])),
+        _ => reporter.clone(),
+    };
     if ![OPERATOR, NODE].contains(&&*reporter) && !message.contains(REFUSAL) {
         return None;
     }
@@ -91,7 +96,7 @@ fn of_event(event: &Value) -> Option<Alert> {
         kind: text(&event["type"]),
         reason: text(&event["reason"]),
         object: format!("{} {name}", text(&regarding["kind"])),
-        reporter,
+        reporter: shown,
         message,
     })
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 
 use clap::ValueEnum;
 use jiff::Timestamp;
+use node::printable;
 use serde_json::{Value, json};
 
 use crate::session::Failure;
@@ -88,15 +89,6 @@ impl Table {
     }
 }
 
-/// A text of a node or of an author of objects, which may try to control the terminal.
-fn printable(text: &str) -> String {
-    let escaped = |char: char| match char.is_control() {
-        true => char.escape_default().to_string(),
-        false => char.to_string(),
-    };
-    text.chars().map(escaped).collect()
-}
-
 /// Prints what a command shows.
 pub(crate) fn print(shown: &Shown, format: Format) -> Result<(), Failure> {
     let text = match format {
@@ -156,13 +148,17 @@ mod tests {
             title: String::new(),
             columns: columns(&["NAME", "+MODE", "REASON"]),
             rows: vec![
-                row(["a-long-name", "x", "\u{1b}[2Ja\nb"]),
+                row([
+                    "a-long-name",
+                    "x",
+                    "\u{1b}[2Ja\nb\u{202e}c\u{2066}\u{200b}\u{2028}",
+                ]),
                 row(["b", "y", ""]),
             ],
         };
         assert_eq!(
             table.text(false),
-            "NAME          REASON\na-long-name   \\u{1b}[2Ja\\nb\nb             <none>\n"
+            "NAME          REASON\na-long-name   \\u001b[2Ja\\nb\\u202ec\\u2066\\u200b\\u2028\nb             <none>\n"
         );
         assert!(
             table

@@ -353,6 +353,13 @@ fn alerts_are_events_and_what_nodes_report(cluster: &Cluster) {
     );
     assert!(!table.contains("Back-off"), "{table}");
     assert!(table.contains("container app: Shell"), "{table}");
+    let (wide, _) = cluster.shown(&["alerts", "-o", "wide"]);
+    let mut of_agent = wide.lines();
+    let of_agent = of_agent.find(|line| line.contains("container app: Shell"));
+    assert!(
+        of_agent.is_some_and(|line| line.contains("   node n1   ")),
+        "{wide}"
+    );
     assert!(
         table.contains("VarmorPolicy prod/wrong") && table.contains("no such rule"),
         "{table}"

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kinds::ObjectKey;
 use kinds::annotations::FailMode;
@@ -18,6 +18,7 @@ use crate::detect::Detection;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
 use crate::merge::merge;
+use crate::names::Names;
 use crate::pod_events::PodEvents;
 use crate::queue::{Queue, Wanted};
 use crate::run::Parts;
@@ -112,6 +113,14 @@ impl Agent {
         let waited = self
             .changed
             .wait_while(state, |state| !state.index.is_usable);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits until the container runtime has said which containers there are, or until the time has passed.
+    pub(crate) fn wait_for_containers(&self, time: Duration) {
+        let has_none = |state: &mut State| state.counters.connections == 0;
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, time, has_none);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -272,8 +281,8 @@ impl Agent {
         let expected = state.expected.remove(&container.id);
         let found = state.find(pod, &container.name);
         let found = found.map(|entry| entry.cloned());
-        let seen = Seen::of(pod, container);
         drop(state);
+        let seen = Seen::of(pod, container);
         let entry = match found {
             Ok(entry) => entry,
             Err(undecided) => return self.refuse(&undecided.to_string()),
@@ -350,31 +359,26 @@ impl Agent {
     /// Takes all containers that run. Records of others are removed.
     fn synchronize(&self, pods: &[PodSandbox], containers: &[Container]) {
         let by_id: HashMap<&str, &PodSandbox> = pods.iter().map(|pod| (&*pod.id, pod)).collect();
-        let running = containers
-            .iter()
-            .filter(|container| container.state != STOPPED);
-        let seen = running.filter_map(|container| {
-            let pod = by_id.get(&*container.pod_sandbox_id)?;
-            Some((container.id.clone(), Seen::of(pod, container)))
-        });
-        let mut state = self.state();
-        state.seen = seen.collect();
-        state.expected.clear();
-        let gone: Vec<String> = state
-            .records
-            .keys()
-            .filter(|id| !state.seen.contains_key(*id))
-            .cloned()
-            .collect();
-        for id in &gone {
-            state.records.remove(id);
+        let mut seen = HashMap::new();
+        let mut stopped = Vec::new();
+        for container in containers {
+            let Some(pod) = by_id.get(&*container.pod_sandbox_id) else {
+                continue;
+            };
+            match container.state == STOPPED {
+                true => stopped.push(Arc::new(Names::of(pod, container))),
+                false => drop(seen.insert(container.id.clone(), Seen::of(pod, container))),
+            }
         }
+        let mut state = self.state();
+        let gone = state.synchronize(seen, &stopped, Instant::now());
         state.counters.connections += 1;
         state.is_connected = true;
         state.is_changed = true;
         let running = state.seen.len();
         let missing = state.missing();
         drop(state);
+        self.wake();
         for id in gone {
             self.forget(&id);
         }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::chain;
 use crate::pod_events::{Due, EventReason, Occurrence, Outcome, PodRef};
+use crate::printable::write_printable;
 use crate::store::Record;
 use crate::workload::Workload;
 
@@ -58,12 +59,15 @@ impl Agent {
 
 /// A note as the API server takes it. Programs of the pod choose parts of it, and terminals show it.
 pub(crate) fn shown(note: &str) -> String {
-    let mut text: String = note
-        .chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter })
-        .take(MAX_NOTE)
-        .collect();
-    text.truncate(boundary(&text, MAX_NOTE));
+    let mut text = String::new();
+    for letter in note.chars() {
+        let whole = text.len();
+        write_printable(&mut text, letter);
+        if text.len() > MAX_NOTE {
+            text.truncate(whole);
+            break;
+        }
+    }
     text
 }
 
@@ -128,8 +132,9 @@ fn outcome(result: &Result<Value, ApiError>) -> Outcome {
     const EXISTS: u16 = 409;
     const TOO_MANY: u16 = 429;
     match result.as_ref().map_err(ApiError::code) {
+        Ok(_) => Outcome::Written,
         // An attempt of which no answer came has written it.
-        Ok(_) | Err(Some(EXISTS)) => Outcome::Written,
+        Err(Some(EXISTS)) => Outcome::Exists,
         Err(None | Some(NOT_KNOWN | TIMEOUT | TOO_MANY | 500..)) => Outcome::Later,
         Err(Some(_)) => Outcome::Refused,
     }
@@ -152,7 +157,7 @@ pub(crate) fn write(agent: &Agent, client: &Client) {
             let outcome = outcome(&result);
             events.settle(due, outcome, Instant::now());
             match &result {
-                Err(error) if outcome != Outcome::Written => {
+                Err(error) if matches!(outcome, Outcome::Later | Outcome::Refused) => {
                     let message = chain(error);
                     if message != last {
                         agent.say(format!("cannot write an Event: {message}"));

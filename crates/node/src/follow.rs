@@ -1,31 +1,58 @@
 //! Reads the lines that are appended to a file, across its rotation.
 
-use std::fs::File;
+use std::fmt::Write as _;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
-/// Maximum length in bytes of a line. Longer ones are skipped.
-const MAX_LINE: usize = 64 << 10;
+/// Maximum length in bytes of a line that is read as a whole. The alerts of `tollgate runtime` have three texts of at most
+/// 64 KiB that a program chooses (its command line twice, and the arguments of the call), and JSON makes six bytes of one.
+const MAX_LINE: usize = 2 << 20;
 /// Maximum number of bytes that are read at once.
 const MAX_READ: u64 = 256 << 10;
+/// Maximum number of bytes at the begin of a file by which it is told from others.
+const MAX_HEAD: u64 = 4096;
 
 /// How far a file was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Position {
-    /// Device and number of the file.
-    pub(crate) file: (u64, u64),
+    /// Number of the file. The number of its device may be another one after a boot.
+    inode: u64,
+    /// Length in bytes and SHA-256 of the begin of the file: numbers of files are used again.
+    head: (u64, String),
     /// Bytes.
-    pub(crate) offset: u64,
+    offset: u64,
+    /// The offset is inside a line that was too long.
+    is_skipping: bool,
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// A line.
+    Whole(Vec<u8>),
+    /// The begin of a line that is too long. Its rest is skipped.
+    Cut(Vec<u8>),
+}
+
+/// A file that is open.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    /// Device and number.
+    identity: (u64, u64),
+    offset: u64,
 }
 
 /// A file that is followed.
 #[derive(Debug)]
 pub(crate) struct Follow {
     path: PathBuf,
-    open: Option<(File, Position)>,
+    open: Option<Open>,
     /// Where to begin; `None`: at the end of what is there at the first look.
     begin: Option<Position>,
     /// The file was looked for once.
@@ -34,8 +61,10 @@ pub(crate) struct Follow {
     rest: Vec<u8>,
     /// The rest of the line is skipped.
     is_skipping: bool,
-    /// Lines that were skipped.
+    /// Lines without an end, of a file that was replaced.
     pub(crate) skipped: u64,
+    /// Times that a file was gone, or cut, and perhaps not read to its end.
+    pub(crate) gaps: u64,
 }
 
 impl Follow {
@@ -49,36 +78,48 @@ impl Follow {
             rest: Vec::new(),
             is_skipping: false,
             skipped: 0,
+            gaps: 0,
         }
     }
 
-    /// How far the file was read, in whole lines.
-    pub(crate) fn position(&self) -> Option<Position> {
-        let (_, position) = self.open.as_ref()?;
+    /// How far the file was read, in whole lines. A reader that gives out lines and ends before this is kept gives them
+    /// out again.
+    ///
+    /// # Errors
+    ///
+    /// If the begin of the file cannot be read.
+    pub(crate) fn position(&self) -> io::Result<Option<Position>> {
+        let Some(open) = &self.open else {
+            return Ok(None);
+        };
         let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
-        Some(Position {
-            offset: position.offset.saturating_sub(rest),
-            ..*position
-        })
+        let offset = open.offset.saturating_sub(rest);
+        let length = offset.min(MAX_HEAD);
+        Ok(Some(Position {
+            inode: open.identity.1,
+            head: (length, digest(&open.file, length)?),
+            offset,
+            is_skipping: self.is_skipping,
+        }))
     }
 
-    /// Gives each whole line that is new to `take`. Returns true if there is more to read at once.
+    /// Gives each line that is new to `take`. Returns true if there is more to read at once.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened or read. A file that is not there has no lines.
-    pub(crate) fn lines(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+    pub(crate) fn lines(&mut self, mut take: impl FnMut(Line)) -> io::Result<bool> {
         if self.open.is_none() && !self.open()? {
             return Ok(false);
         }
         // Before the end is found: what was written until then is in the file that is open.
         let is_replaced = self.is_replaced()?;
-        let Some((file, position)) = &mut self.open else {
+        let Some(open) = &mut self.open else {
             return Ok(false);
         };
         let mut bytes = Vec::new();
-        let read = Read::take(&*file, MAX_READ).read_to_end(&mut bytes)?;
-        position.offset += u64::try_from(read).unwrap_or(u64::MAX);
+        let read = Read::take(&open.file, MAX_READ).read_to_end(&mut bytes)?;
+        open.offset += u64::try_from(read).unwrap_or(u64::MAX);
         self.split(&bytes, &mut take);
         if read > 0 {
             return Ok(true);
@@ -94,73 +135,144 @@ impl Follow {
     }
 
     fn open(&mut self) -> io::Result<bool> {
-        let file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A file that appears later is new from its begin.
-                self.has_looked = true;
-                return Ok(false);
+        let found = open(&self.path)?;
+        if let Some(begin) = self.begin.clone() {
+            // The file was rotated when nobody read, perhaps.
+            let rotated = match &found {
+                Some((file, metadata)) if begin.is_in(file, metadata)? => None,
+                _ => match open(&older(&self.path))? {
+                    Some((file, metadata)) if begin.is_in(&file, &metadata)? => {
+                        Some((file, metadata))
+                    }
+                    _ => None,
+                },
+            };
+            let (file, metadata) = match (rotated, found) {
+                (Some(rotated), _) => rotated,
+                (None, Some(found)) => found,
+                (None, None) => return Ok(false),
+            };
+            self.begin = None;
+            let is_same = begin.is_in(&file, &metadata)?;
+            self.gaps += u64::from(!is_same);
+            self.is_skipping = is_same && begin.is_skipping;
+            let offset = if is_same { begin.offset } else { 0 };
+            return self.begin_at(file, &metadata, offset);
+        }
+        // A file that appears later is new from its begin.
+        let has_looked = std::mem::replace(&mut self.has_looked, true);
+        match found {
+            Some((file, metadata)) => {
+                let offset = if has_looked { 0 } else { metadata.len() };
+                self.begin_at(file, &metadata, offset)
             }
-            file => file?,
-        };
-        let metadata = file.metadata()?;
-        let found = (metadata.dev(), metadata.ino());
-        let begin = self.begin.take();
-        let offset = match begin {
-            Some(begin) if begin.file == found && begin.offset <= metadata.len() => begin.offset,
-            None if !self.has_looked => metadata.len(),
-            // Another file than the one that was read.
-            Some(_) | None => 0,
-        };
+            None => Ok(false),
+        }
+    }
+
+    fn begin_at(&mut self, mut file: File, metadata: &Metadata, offset: u64) -> io::Result<bool> {
         self.has_looked = true;
-        (&file).seek(SeekFrom::Start(offset))?;
-        let position = Position {
-            file: found,
+        file.seek(SeekFrom::Start(offset))?;
+        self.open = Some(Open {
+            file,
+            identity: (metadata.dev(), metadata.ino()),
             offset,
-        };
-        self.open = Some((file, position));
+        });
         Ok(true)
     }
 
     /// Returns true if the path leads to another file, or if the file was cut.
-    fn is_replaced(&self) -> io::Result<bool> {
-        let Some((_, position)) = &self.open else {
+    fn is_replaced(&mut self) -> io::Result<bool> {
+        let Some(open) = &self.open else {
             return Ok(false);
         };
-        match std::fs::metadata(&self.path) {
-            Ok(now) => Ok((now.dev(), now.ino()) != position.file || now.len() < position.offset),
+        match fs::metadata(&self.path) {
+            Ok(now) if (now.dev(), now.ino()) != open.identity => Ok(true),
+            Ok(now) => {
+                let is_cut = now.len() < open.offset;
+                self.gaps += u64::from(is_cut);
+                Ok(is_cut)
+            }
             // Renamed, and the next one is not there yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    fn split(&mut self, bytes: &[u8], take: &mut impl FnMut(&[u8])) {
+    fn split(&mut self, bytes: &[u8], take: &mut impl FnMut(Line)) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let is_whole = part.ends_with(b"\n");
             let part = part.strip_suffix(b"\n").unwrap_or(part);
-            if self.rest.len() + part.len() > MAX_LINE && !self.is_skipping {
-                self.is_skipping = true;
-                self.skipped += 1;
-                self.rest.clear();
+            if self.is_skipping {
+                self.is_skipping = !is_whole;
+                continue;
             }
-            match (self.is_skipping, is_whole) {
-                (true, _) => self.is_skipping = !is_whole,
-                (false, false) => self.rest.extend_from_slice(part),
-                (false, true) if self.rest.is_empty() => take(part),
-                (false, true) => {
-                    self.rest.extend_from_slice(part);
-                    take(&std::mem::take(&mut self.rest));
+            let room = MAX_LINE - self.rest.len();
+            self.rest.extend_from_slice(&part[..part.len().min(room)]);
+            match (part.len() > room, is_whole) {
+                (true, _) => {
+                    take(Line::Cut(std::mem::take(&mut self.rest)));
+                    self.is_skipping = !is_whole;
                 }
+                (false, true) => take(Line::Whole(std::mem::take(&mut self.rest))),
+                (false, false) => {}
             }
         }
     }
 }
 
+impl Position {
+    /// Returns true if this is a position in a file.
+    fn is_in(&self, file: &File, metadata: &Metadata) -> io::Result<bool> {
+        let (length, expected) = &self.head;
+        if metadata.ino() != self.inode || metadata.len() < self.offset.max(*length) {
+            return Ok(false);
+        }
+        Ok(digest(file, (*length).min(MAX_HEAD))? == *expected)
+    }
+}
+
+/// SHA-256 of the begin of a file.
+fn digest(file: &File, length: u64) -> io::Result<String> {
+    let mut head = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut head, 0)?;
+    let digest = Sha256::digest(&head);
+    Ok(digest.iter().fold(String::new(), |mut out, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    }))
+}
+
+/// Opens a regular file; `None` if there is no file.
+fn open(path: &Path) -> io::Result<Option<(File, Metadata)>> {
+    let mut options = OpenOptions::new();
+    // A FIFO must not block the thread.
+    let options = options.read(true).custom_flags(NO_WAIT);
+    let file = match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok(Some((file, metadata))),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+/// The name that a rotation gives to the file.
+fn older(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    PathBuf::from(name)
+}
+
+/// `O_NONBLOCK`.
+const NO_WAIT: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, OpenOptions};
     use std::io::Write;
-    use std::path::Path;
 
     use super::*;
 
@@ -172,7 +284,10 @@ mod tests {
 
     fn all(follow: &mut Follow) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut take = |line: &[u8]| lines.push(String::from_utf8(line.to_vec()).unwrap());
+        let mut take = |line| {
+            let (Line::Whole(line) | Line::Cut(line)) = line;
+            lines.push(String::from_utf8(line).unwrap());
+        };
         while follow.lines(&mut take).unwrap() {}
         lines
     }
@@ -186,12 +301,12 @@ mod tests {
         assert_eq!(all(&mut follow), [] as [&str; 0], "it begins at the end");
         add(&path, "one\ntw");
         assert_eq!(all(&mut follow), ["one"]);
-        let position = follow.position();
+        let position = follow.position().unwrap();
         add(&path, "o\n");
         assert_eq!(all(&mut follow), ["two"]);
 
         // Another reader goes on at the begin of the line that was not whole.
-        let mut next = Follow::new(path.clone(), position);
+        let mut next = Follow::new(path.clone(), position.clone());
         assert_eq!(all(&mut next), ["two"]);
 
         add(&path, "last\n");
@@ -199,12 +314,14 @@ mod tests {
         assert_eq!(all(&mut follow), ["last"]);
         add(&path, "new\n");
         assert_eq!(all(&mut follow), ["new"]);
-        // A reader whose file is gone begins with the new one.
-        let mut next = Follow::new(path.clone(), position);
-        assert_eq!(all(&mut next), ["new"]);
+        // A reader whose file was rotated finishes it first.
+        let mut next = Follow::new(path.clone(), position.clone());
+        assert_eq!(all(&mut next), ["two", "last", "new"]);
+        assert_eq!((next.skipped, next.gaps), (0, 0));
         fs::write(&path, "").unwrap();
         add(&path, "x\n");
         assert_eq!(all(&mut follow), ["x"], "the file was cut");
+        assert_eq!((follow.skipped, follow.gaps), (0, 1));
     }
 
     #[test]
@@ -213,22 +330,84 @@ mod tests {
         let path = folder.path().join("alerts");
         let mut follow = Follow::new(path.clone(), None);
         assert_eq!(all(&mut follow), [] as [&str; 0]);
-        assert_eq!(follow.position(), None);
+        assert_eq!(follow.position().unwrap(), None);
         add(&path, "one\n");
         assert_eq!(all(&mut follow), ["one"]);
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_and_counted() {
+    fn a_file_that_is_gone_is_counted_and_one_with_its_number_is_not_taken_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alerts");
+        add(&path, "one\n");
+        let mut follow = Follow::new(path.clone(), None);
+        assert_eq!(all(&mut follow), [] as [&str; 0]);
+        let position = follow.position().unwrap();
+        // The same number, as long, and another content.
+        fs::write(&path, "two\nthree\n").unwrap();
+        let mut next = Follow::new(path.clone(), position.clone());
+        assert_eq!(all(&mut next), ["two", "three"]);
+        assert_eq!(next.gaps, 1);
+        fs::rename(&path, older(&path)).unwrap();
+        fs::rename(older(&path), folder.path().join("alerts.2")).unwrap();
+        let mut next = Follow::new(path.clone(), next.position().unwrap());
+        assert_eq!(all(&mut next), [] as [&str; 0]);
+        add(&path, "four\n");
+        assert_eq!(all(&mut next), ["four"]);
+        assert_eq!(next.gaps, 1);
+    }
+
+    #[test]
+    fn a_file_is_known_again_after_a_boot_that_numbers_devices_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alerts");
+        add(&path, "one\n");
+        let mut follow = Follow::new(path.clone(), None);
+        assert_eq!(all(&mut follow), [] as [&str; 0]);
+        let position = follow.position().unwrap();
+        let kept = serde_json::to_value(&position).unwrap();
+        let members: Vec<_> = kept.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["inode", "head", "offset", "is_skipping"]);
+        add(&path, "two\n");
+        let mut next = Follow::new(path, serde_json::from_value(kept).unwrap());
+        assert_eq!(all(&mut next), ["two"]);
+    }
+
+    #[test]
+    fn a_fifo_does_not_block_its_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alerts");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let read = Follow::new(path, None).lines(|_| ());
+            sender.send(read.is_err())
+        });
+        let read = receiver.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(read, Ok(true));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_the_next_reader_skips_its_rest() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("alerts");
         add(&path, "");
         let mut follow = Follow::new(path.clone(), None);
         assert_eq!(all(&mut follow), [] as [&str; 0]);
-        add(&path, &format!("a\n{}", "x".repeat(MAX_LINE)));
-        assert_eq!(all(&mut follow), ["a"]);
-        add(&path, &format!("{}\nb\n", "x".repeat(MAX_LINE * 5)));
+        let longest = "x".repeat(MAX_LINE);
+        add(&path, &format!("a\n{longest}\n{longest}"));
+        assert_eq!(all(&mut follow), ["a", &longest]);
+        add(&path, "yy");
+        assert_eq!(all(&mut follow), [&*longest]);
+        let mut next = Follow::new(path.clone(), follow.position().unwrap());
+        add(&path, &format!("{longest}\nb\n"));
         assert_eq!(all(&mut follow), ["b"]);
-        assert_eq!(follow.skipped, 1);
+        assert_eq!(all(&mut next), ["b"]);
+        add(&path, &format!("{longest}{longest}\nc\n"));
+        let mut cut = 0;
+        let mut take = |line| cut += u32::from(matches!(line, Line::Cut(_)));
+        while follow.lines(&mut take).unwrap() {}
+        assert_eq!(cut, 1);
     }
 }

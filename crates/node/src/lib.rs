@@ -17,6 +17,7 @@
 
 mod agent;
 mod detect;
+mod event_limits;
 mod event_writer;
 pub mod explain;
 mod facts;
@@ -24,7 +25,9 @@ mod filter;
 mod follow;
 mod index;
 mod merge;
+mod names;
 mod pod_events;
+mod printable;
 mod profiles;
 mod queue;
 mod report;
@@ -33,6 +36,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod too_long;
 mod violation_log;
 mod violations;
 mod workload;
@@ -44,6 +48,7 @@ use std::time::Duration;
 
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
+pub use printable::printable;
 pub use run::{Parts, RunError, run};
 pub use store::StoreError;
 pub use violations::ViolationFiles;

@@ -3,23 +3,31 @@
 //! Whoever notices something only adds to a table in memory, which is bounded. A thread of its own writes Events at limited
 //! rates. What repeats is counted, and becomes one Event with a series.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use nri::message::PodSandbox;
 
+use crate::event_limits::{Bucket, Limit, Turns};
 use crate::event_writer::shown;
 
 /// Maximum number of different things that wait, or were written in the last minute.
 const MAX: usize = 1024;
+/// Maximum numbers of them that wait, of one pod and of one namespace: others have to find room, too.
+const MAX_OF_POD: usize = 64;
+const MAX_OF_NAMESPACE: usize = 256;
 /// How long occurrences are collected before their Event is written.
 const COLLECT: Duration = Duration::from_secs(1);
 /// Least time between two Events of the same thing in the same pod.
 const REPEAT: Duration = Duration::from_secs(60);
-/// Wait after an Event that the API server did not take for now.
+/// Wait after an Event that the API server did not take for now. It doubles with each failure that counts.
 const RETRY: Duration = Duration::from_secs(5);
+/// Failures after which an Event is lost. Those count before which the API server has taken, or refused, another one.
+const MAX_FAILURES: u32 = 5;
+/// Number of different Events that fail one after the other, from which on it is the API server that fails.
+const SEVERAL: usize = 3;
 /// Limits of Events of one pod, of one rule, and of the node. Clusters have 10,000 nodes.
 const OF_POD: Limit = Limit::new(10, 30);
 const OF_SUBJECT: Limit = Limit::new(20, 5);
@@ -96,43 +104,10 @@ pub struct EventFigures {
     pub lost_full: u64,
     /// Occurrences lost because the API server refused their Event.
     pub lost_refused: u64,
+    /// Occurrences lost because their Event failed each time that it was tried, when others did not.
+    pub lost_failed: u64,
     /// Occurrences that wait for their Event.
     pub waiting: u64,
-}
-
-/// Average and burst of Events.
-#[derive(Clone, Copy)]
-struct Limit {
-    burst: u32,
-    every: Duration,
-}
-
-impl Limit {
-    const fn new(burst: u32, seconds: u64) -> Self {
-        let every = Duration::from_secs(seconds);
-        Self { burst, every }
-    }
-}
-
-/// A token bucket, as the time at which it is full again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    full: Option<Instant>,
-}
-
-impl Bucket {
-    fn missing(self, now: Instant) -> Duration {
-        self.full
-            .map_or(Duration::ZERO, |full| full.saturating_duration_since(now))
-    }
-
-    fn admits(self, limit: Limit, now: Instant) -> bool {
-        self.missing(now) + limit.every <= limit.every * limit.burst
-    }
-
-    fn take(&mut self, limit: Limit, now: Instant) {
-        self.full = Some(now + self.missing(now) + limit.every);
-    }
 }
 
 /// What becomes one Event.
@@ -155,6 +130,36 @@ struct Entry {
     since: Instant,
     /// When the last Event was written.
     written: Option<Instant>,
+    /// Attempts of which none is known to have written the Event.
+    failed: Option<Failed>,
+}
+
+impl Entry {
+    fn new(time: Timestamp, now: Instant) -> Self {
+        Self {
+            is_warning: false,
+            note: String::new(),
+            count: 0,
+            first: time,
+            last: time,
+            since: now,
+            written: None,
+            failed: None,
+        }
+    }
+}
+
+/// Attempts to write an Event that have failed.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    /// Those that count.
+    failures: u32,
+    /// Not before this is it tried again.
+    next: Instant,
+    /// Events that the API server had taken or refused at the last attempt.
+    answered: u64,
+    /// Least number of occurrences that an attempt had. One whose answer was lost has written them.
+    told: u64,
 }
 
 /// An Event that is to be written now.
@@ -167,20 +172,18 @@ pub(crate) struct Due {
     pub(crate) first: Timestamp,
     pub(crate) last: Timestamp,
     since: Instant,
+    failed: Option<Failed>,
 }
 
 impl Due {
-    /// The entry of the table, should it have gone meanwhile.
-    fn entry(&self) -> Entry {
-        Entry {
-            is_warning: self.is_warning,
-            note: self.note.clone(),
-            count: 0,
-            first: self.first,
-            last: self.last,
-            since: self.since,
-            written: None,
+    /// Returns its occurrences to the entry of the table, which may have new ones.
+    fn return_to(self, entry: &mut Entry, count: u64) {
+        if entry.count == 0 || (self.is_warning && !entry.is_warning) {
+            (entry.is_warning, entry.note) = (self.is_warning, self.note);
         }
+        entry.count += count;
+        entry.last = entry.last.max(self.last);
+        (entry.first, entry.since) = (self.first, self.since);
     }
 }
 
@@ -188,6 +191,8 @@ impl Due {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Written,
+    /// The Event is there: an attempt before has written it.
+    Exists,
     /// The API server may take it later.
     Later,
     /// The API server does not take it.
@@ -200,7 +205,12 @@ struct Table {
     pods: BTreeMap<PodRef, Bucket>,
     subjects: BTreeMap<String, Bucket>,
     node: Bucket,
+    turns: Turns,
     paused: Option<Instant>,
+    /// Events that failed since the API server last took or refused one.
+    failing: BTreeSet<Key>,
+    /// Events that the API server took or refused.
+    answered: u64,
     figures: EventFigures,
 }
 
@@ -229,29 +239,23 @@ impl PodEvents {
         };
         let mut table = self.table();
         table.figures.occurrences += 1;
-        if !table.entries.contains_key(&key) && table.entries.len() >= MAX {
-            table.forget(now);
-            if table.entries.len() >= MAX {
-                table.figures.lost_full += 1;
-                return;
-            }
+        if !table.entries.contains_key(&key) && !table.has_room(&key.pod, now) {
+            table.figures.lost_full += 1;
+            return;
         }
-        let entry = table.entries.entry(key).or_insert_with(|| Entry {
-            is_warning: false,
-            note: String::new(),
-            count: 0,
-            first: time,
-            last: time,
-            since: now,
-            written: None,
-        });
+        let entry = table.entries.entry(key);
+        let entry = entry.or_insert_with(|| Entry::new(time, now));
         if entry.count == 0 {
             (entry.first, entry.since) = (time, now);
+            entry.is_warning = false;
         }
         entry.count += 1;
         entry.last = time;
-        entry.is_warning = occurrence.is_warning;
-        entry.note = shown(&occurrence.note);
+        // A warning is shown until it is written, whatever comes after it.
+        if occurrence.is_warning || !entry.is_warning {
+            entry.note = shown(&occurrence.note);
+        }
+        entry.is_warning |= occurrence.is_warning;
     }
 
     /// Figures since the start.
@@ -264,7 +268,9 @@ impl PodEvents {
         }
     }
 
-    /// The Event that has waited longest of those that may be written now. [`PodEvents::settle`] has to follow.
+    /// The next Event of those that may be written now: namespaces take turns, and in each of them its pods, so that the first
+    /// Event of a pod comes before further ones of others. Events that have failed come last. [`PodEvents::settle`] has to
+    /// follow.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         let mut table = self.table();
         if table.paused.is_some_and(|paused| now < paused) {
@@ -278,8 +284,13 @@ impl PodEvents {
             .entries
             .iter()
             .filter(|(key, entry)| table.is_ready(key, entry, now));
-        let (key, _) = ready.min_by_key(|(_, entry)| entry.since)?;
+        let order = |key: &Key, entry: &Entry| {
+            let has_failed = entry.failed.is_some();
+            (has_failed, table.turns.of(&key.pod), entry.since)
+        };
+        let (key, _) = ready.min_by_key(|(key, entry)| order(key, entry))?;
         let key = key.clone();
+        table.turns.take(&key.pod, now);
         let entry = table.entries.get_mut(&key)?;
         Some(Due {
             count: std::mem::take(&mut entry.count),
@@ -288,6 +299,7 @@ impl PodEvents {
             first: entry.first,
             last: entry.last,
             since: entry.since,
+            failed: entry.failed.take(),
             key,
         })
     }
@@ -296,29 +308,82 @@ impl PodEvents {
     pub(crate) fn settle(&self, due: Due, outcome: Outcome, now: Instant) {
         let mut table = self.table();
         if outcome == Outcome::Later {
-            table.figures.errors += 1;
-            table.paused = Some(now + RETRY);
-            let entry = table.entries.entry(due.key.clone());
-            let entry = entry.or_insert_with(|| due.entry());
-            entry.count += due.count;
-            (entry.first, entry.since) = (due.first, due.since);
+            table.fail(due, now);
             return;
         }
+        table.failing.clear();
+        table.answered += 1;
         match outcome {
             Outcome::Refused => table.figures.lost_refused += due.count,
-            Outcome::Written | Outcome::Later => table.figures.written += 1,
+            Outcome::Written | Outcome::Exists | Outcome::Later => table.figures.written += 1,
         }
-        let entry = table.entries.entry(due.key.clone());
-        entry.or_insert_with(|| due.entry()).written = Some(now);
-        let Key { pod, subject, .. } = due.key;
-        table.pods.entry(pod).or_default().take(OF_POD, now);
-        let of_subject = table.subjects.entry(subject).or_default();
+        let key = due.key.clone();
+        let entry = table.entries.entry(key.clone());
+        let entry = entry.or_insert_with(|| Entry::new(due.last, now));
+        entry.written = Some(now);
+        let told = due.failed.map_or(due.count, |failed| failed.told);
+        if outcome == Outcome::Exists && told < due.count {
+            // The Event that is there does not tell of what came after the attempt that wrote it. The name of the next one
+            // is made of its first time, and has to be another one.
+            let first = due.first + Duration::from_nanos(1);
+            let rest = due.count - told;
+            due.return_to(entry, rest);
+            entry.first = first.max(entry.last);
+        }
+        table.pods.entry(key.pod).or_default().take(OF_POD, now);
+        let of_subject = table.subjects.entry(key.subject).or_default();
         of_subject.take(OF_SUBJECT, now);
         table.node.take(OF_NODE, now);
     }
 }
 
 impl Table {
+    /// Notes that an Event was not written. It comes behind all others, and is lost in the end if these are written: what the
+    /// API server cannot take must not stop them.
+    fn fail(&mut self, due: Due, now: Instant) {
+        self.figures.errors += 1;
+        self.failing.insert(due.key.clone());
+        if self.failing.len() >= SEVERAL {
+            self.paused = Some(now + RETRY);
+        }
+        let (counted, told) = match due.failed {
+            Some(failed) if failed.answered == self.answered => (failed.failures, failed.told),
+            Some(failed) => (failed.failures + 1, failed.told),
+            None => (1, due.count),
+        };
+        if counted >= MAX_FAILURES {
+            self.failing.remove(&due.key);
+            self.figures.lost_failed += due.count;
+            let entry = self.entries.entry(due.key);
+            entry.or_insert_with(|| Entry::new(due.last, now)).written = Some(now);
+            return;
+        }
+        let entry = self.entries.entry(due.key.clone());
+        let entry = entry.or_insert_with(|| Entry::new(due.last, now));
+        entry.failed = Some(Failed {
+            failures: counted,
+            next: now + RETRY * 2_u32.pow(counted - 1),
+            answered: self.answered,
+            told,
+        });
+        let count = due.count;
+        due.return_to(entry, count);
+    }
+
+    /// Returns true if something new of a pod may wait.
+    fn has_room(&mut self, pod: &PodRef, now: Instant) -> bool {
+        if self.entries.len() >= MAX {
+            self.forget(now);
+        }
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.count > 0);
+        let (mut of_pod, mut of_namespace) = (0, 0);
+        for (key, _) in waiting {
+            of_pod += usize::from(key.pod == *pod);
+            of_namespace += usize::from(key.pod.namespace == pod.namespace);
+        }
+        self.entries.len() < MAX && of_pod < MAX_OF_POD && of_namespace < MAX_OF_NAMESPACE
+    }
+
     /// Returns true if the limits admit an Event.
     fn is_ready(&self, key: &Key, entry: &Entry, now: Instant) -> bool {
         let has_passed = |since: Instant, time| now.saturating_duration_since(since) >= time;
@@ -328,6 +393,7 @@ impl Table {
             && entry
                 .written
                 .is_none_or(|written| has_passed(written, REPEAT))
+            && entry.failed.is_none_or(|failed| failed.next <= now)
             && admits(self.pods.get(&key.pod), OF_POD)
             && admits(self.subjects.get(&key.subject), OF_SUBJECT)
     }
@@ -341,6 +407,7 @@ impl Table {
         let is_missing = |bucket: &mut Bucket| !bucket.missing(now).is_zero();
         self.pods.retain(|_, bucket| is_missing(bucket));
         self.subjects.retain(|_, bucket| is_missing(bucket));
+        self.turns.forget(now, REPEAT);
     }
 }
 

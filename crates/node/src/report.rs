@@ -153,7 +153,7 @@ impl Sample<'_> {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 16] = [
+const METRICS: [Metric; 19] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -167,7 +167,10 @@ const METRICS: [Metric; 16] = [
     ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
     ("questions_turned_away_total", "counter", "Questions to the API server that found the queue full.", |s| s.state.counters.turned_away),
     ("violations_total", "counter", "Violations of policies that tollgate runtime has reported.", |s| s.state.violations.read),
+    ("violations_unnamed_total", "counter", "Of these, of containers that the container runtime has not named.", |s| s.state.violations.unnamed),
+    ("violations_too_long_total", "counter", "Alerts of tollgate runtime that are too long to be read as a whole.", |s| s.state.violations.too_long),
     ("violations_skipped_total", "counter", "Lines of its alerts that cannot be read.", |s| s.state.violations.skipped),
+    ("violations_gaps_total", "counter", "Times that its alerts were gone, or cut, perhaps before they were read.", |s| s.state.violations.gaps),
     ("violations_lost_total", "counter", "Violations that could not be written to the log.", |s| s.state.violations.lost),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
 ];
@@ -276,6 +279,7 @@ fn of_events(figures: &EventFigures) -> String {
     for (reason, value) in [
         ("full", figures.lost_full),
         ("refused", figures.lost_refused),
+        ("failed", figures.lost_failed),
     ] {
         let _ = writeln!(text, "{lost}{{reason=\"{reason}\"}} {value}");
     }

@@ -187,6 +187,7 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
         write_index(agent);
         let now = Instant::now();
         let mut state = agent.state();
+        state.forget_ended(now);
         // An agent that has not seen all profiles, or hears of no containers, says nothing about them.
         if !state.can_report() || now < next || !state.is_changed && now < renewal {
             continue;

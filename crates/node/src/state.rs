@@ -8,13 +8,13 @@ use kinds::{ObjectKey, ProfileState};
 use nri::message::{Container, LinuxSeccomp, PodSandbox};
 
 use crate::detect::Known;
-use crate::facts::image;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
+use crate::names::{Named, Names};
 use crate::queue::{Mark, Wanted};
 use crate::store::{Body, Record, policy_name};
-use crate::violations::{Named, ViolationCounters};
-use crate::workload::{Workload, workload};
+use crate::violations::ViolationCounters;
+use crate::workload::Workload;
 
 /// Length of the ids of containers in alerts.
 const SHORT: usize = 12;
@@ -33,16 +33,14 @@ const MAX_GONE: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) pod: PodSandbox,
-    pub(crate) name: String,
-    pub(crate) image: Option<String>,
+    pub(crate) names: Arc<Names>,
 }
 
 impl Seen {
     pub(crate) fn of(pod: &PodSandbox, container: &Container) -> Self {
         Self {
             pod: pod.clone(),
-            name: container.name.clone(),
-            image: image(container),
+            names: Arc::new(Names::of(pod, container)),
         }
     }
 }
@@ -139,35 +137,81 @@ impl State {
     /// Takes a container out that has ended. Returns true if it was known.
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
-        let named = self
-            .seen
-            .contains_key(id)
-            .then(|| self.describe(id))
-            .flatten();
-        let now = Instant::now();
+        let seen = self.seen.remove(id);
+        if let Some(seen) = &seen {
+            self.linger(&seen.names, Instant::now());
+        }
+        self.records.remove(id);
+        seen.is_some()
+    }
+
+    /// Keeps for a while what is known of a container that has ended.
+    fn linger(&mut self, names: &Arc<Names>, now: Instant) {
+        self.forget_ended(now);
+        while self.ended.len() >= MAX_ENDED {
+            self.ended.pop_front();
+        }
+        let named = self.describe(names);
+        self.ended.push_back((now, named));
+    }
+
+    /// Forgets containers that ended long ago.
+    pub(crate) fn forget_ended(&mut self, now: Instant) {
         let has_gone = |since: Instant| now.saturating_duration_since(since) >= LINGER;
-        while let Some((since, _)) = self.ended.front()
-            && (has_gone(*since) || self.ended.len() >= MAX_ENDED)
+        while self
+            .ended
+            .front()
+            .is_some_and(|(since, _)| has_gone(*since))
         {
             self.ended.pop_front();
         }
-        self.ended.extend(named.map(|named| (now, named)));
-        self.records.remove(id);
-        self.seen.remove(id).is_some()
+    }
+
+    /// Takes all containers that run, and those that have ended and whose names the runtime still says. Returns ids of
+    /// records that are of no container any more.
+    pub(crate) fn synchronize(
+        &mut self,
+        running: HashMap<String, Seen>,
+        stopped: &[Arc<Names>],
+        now: Instant,
+    ) -> Vec<String> {
+        let before = std::mem::replace(&mut self.seen, running);
+        let gone = before.values().map(|seen| &seen.names);
+        let gone: Vec<_> = gone
+            .filter(|names| !self.seen.contains_key(&names.id))
+            .chain(stopped)
+            .collect();
+        for names in gone {
+            let is_known = self.ended.iter().any(|(_, one)| one.names.id == names.id);
+            if !is_known {
+                self.linger(names, now);
+            }
+        }
+        self.expected.clear();
+        let gone = self
+            .records
+            .keys()
+            .filter(|id| !self.seen.contains_key(*id));
+        let gone: Vec<String> = gone.cloned().collect();
+        for id in &gone {
+            self.records.remove(id);
+        }
+        gone
     }
 
     /// What is known of the container whose id begins like this; `None` if it is not known which one that is.
-    pub(crate) fn named(&self, short: &str) -> Option<Named> {
+    pub(crate) fn named(&mut self, short: &str, now: Instant) -> Option<Named> {
+        self.forget_ended(now);
         if short.len() < SHORT {
             return None;
         }
         let mut running = self.seen.keys().filter(|id| id.starts_with(short));
         match (running.next(), running.next()) {
-            (Some(id), None) => self.describe(id),
+            (Some(id), None) => self.seen.get(id).map(|seen| self.describe(&seen.names)),
             (Some(_), Some(_)) => None,
             (None, _) => {
                 let mut ended = self.ended.iter().rev();
-                let found = ended.find(|(_, named)| named.id.starts_with(short));
+                let found = ended.find(|(_, named)| named.names.id.starts_with(short));
                 found.map(|(_, named)| named.clone())
             }
         }
@@ -175,24 +219,24 @@ impl State {
 
     /// The workload of a pod that has containers, or had some a moment ago; `None` if it is not known.
     pub(crate) fn workload(&self, uid: &str) -> Option<Workload> {
-        let ended = self.ended.iter().map(|(_, named)| &named.seen);
-        let mut pods = self.seen.values().chain(ended).map(|seen| &seen.pod);
-        pods.find(|pod| pod.uid == uid).and_then(workload)
+        let ended = self.ended.iter().map(|(_, named)| &named.names);
+        let mut all = self.seen.values().map(|seen| &seen.names).chain(ended);
+        let found = all.find(|names| names.pod.uid == uid)?;
+        found.workload.clone()
     }
 
-    fn describe(&self, id: &str) -> Option<Named> {
-        let seen = self.seen.get(id)?;
-        let record = self.records.get(id);
-        let key = record.map(|record| ObjectKey {
+    fn describe(&self, names: &Arc<Names>) -> Named {
+        let record = self.records.get(&names.id);
+        let profile = record.map(|record| ObjectKey {
             namespace: record.namespace.clone(),
             name: record.name.clone(),
         });
-        Some(Named {
-            id: id.to_owned(),
-            seen: seen.clone(),
-            record: record.cloned(),
-            policy: key.and_then(|key| self.index.policy_of(&key)),
-        })
+        let policy = profile.as_ref().and_then(|key| self.index.policy_of(key));
+        Named {
+            names: Arc::clone(names),
+            profile,
+            policy,
+        }
     }
 
     /// Why the agent does not do its work.
@@ -233,7 +277,8 @@ impl State {
     /// The profile of a container that exists. That it had none was found when it was created.
     fn find_running(&self, seen: &Seen) -> Result<Option<&Entry>, Undecided> {
         let is_gone = |mark: &str| self.gone.contains_key(&mark_of(&seen.pod, mark));
-        self.index.find_without(&seen.pod, &seen.name, is_gone)
+        self.index
+            .find_without(&seen.pod, &seen.names.name, is_gone)
     }
 
     /// Until when an answer may wait. One namespace's policies that do not come must not take the wait from the containers

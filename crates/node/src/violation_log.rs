@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Length in bytes at which the file is rotated, and number of older files that are kept, as vArmor's.
@@ -17,6 +17,8 @@ pub(crate) struct Log {
     path: PathBuf,
     max_length: u64,
     open: Option<(File, u64)>,
+    /// The file ends with a part of a line: the disk was full, perhaps.
+    is_torn: bool,
 }
 
 impl Log {
@@ -25,6 +27,7 @@ impl Log {
             path,
             max_length: MAX_LENGTH,
             open: None,
+            is_torn: false,
         }
     }
 
@@ -50,7 +53,12 @@ impl Log {
         let Some((mut file, length)) = self.open.take() else {
             return Err(io::Error::other("the log is not open"));
         };
-        file.write_all(format!("{line}\n").as_bytes())?;
+        let (begin, more) = match self.is_torn {
+            true => ("\n", more + 1),
+            false => ("", more),
+        };
+        file.write_all(format!("{begin}{line}\n").as_bytes())?;
+        self.is_torn = false;
         self.open = Some((file, length + more));
         Ok(())
     }
@@ -61,15 +69,20 @@ impl Log {
             fs::create_dir_all(folder)?;
         }
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(MODE);
-        // Whoever may write to the folder must not send lines to another file.
-        options.custom_flags(NO_FOLLOW);
+        options.read(true).append(true).create(true).mode(MODE);
+        // Whoever may write to the folder must not send lines to another file, nor have a FIFO block the thread.
+        options.custom_flags(FLAGS);
         let file = options.open(&self.path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
         let length = metadata.len();
+        let mut last = *b"\n";
+        if length > 0 {
+            file.read_exact_at(&mut last, length - 1)?;
+        }
+        self.is_torn = last != *b"\n";
         self.open = Some((file, length));
         Ok(length)
     }
@@ -106,8 +119,11 @@ impl Log {
     }
 }
 
-/// `O_NOFOLLOW`.
-const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+/// `O_NOFOLLOW` and `O_NONBLOCK`.
+const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW
+    .union(rustix::fs::OFlags::NONBLOCK)
+    .bits()
+    .cast_signed();
 
 #[cfg(test)]
 mod tests {
@@ -147,5 +163,29 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("other"), &path).unwrap();
         assert!(Log::new(path).write("x").is_err());
         assert!(!folder.path().join("other").exists());
+    }
+
+    #[test]
+    fn a_line_after_a_torn_one_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("violations.log");
+        fs::write(&path, "{\"level\":\"wa").unwrap();
+        let mut log = Log::new(path.clone());
+        log.write("one").unwrap();
+        log.write("two").unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "{\"level\":\"wa\none\ntwo\n");
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_the_log_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("violations.log");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(Log::new(path).write("x").is_err()));
+        let refused = receiver.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(refused, Ok(true));
     }
 }

@@ -4,6 +4,7 @@
 //! The agents of `tollgate runtime` write them to a file as alerts. What they do not know, such as which ArmorProfile it is, is
 //! added from what the container runtime has said.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,17 +14,19 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::agent::Agent;
-use crate::follow::Follow;
-use crate::pod_events::{EventReason, Occurrence, PodRef};
-use crate::state::Seen;
-use crate::store::Record;
+use crate::follow::{Follow, Line as Read, Position};
+use crate::names::Named;
+use crate::pod_events::{EventReason, Occurrence};
+use crate::printable::printable;
+use crate::too_long;
 use crate::violation_log::Log;
-use crate::workload::workload;
 
 /// How often the file is looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// Least time between two writes of how far the file was read.
-const SAVE: Duration = Duration::from_secs(5);
+/// How long violations wait until the container runtime has said which containers there are. Without that they have no pod.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// End of the description of a violation whose alert is too long.
+const TOO_LONG: &str = "; its alert is too long to be read as a whole";
 /// Tag of alerts about a policy.
 const TAG: &str = "policy";
 
@@ -41,8 +44,14 @@ pub struct ViolationFiles {
 pub(crate) struct ViolationCounters {
     /// Violations that were read.
     pub(crate) read: u64,
-    /// Lines that are no alerts, or too long.
+    /// Of these, from containers that the container runtime has not named.
+    pub(crate) unnamed: u64,
+    /// Lines that are no alerts.
     pub(crate) skipped: u64,
+    /// Alerts that are too long to be read as a whole.
+    pub(crate) too_long: u64,
+    /// Times that a file of alerts was gone, or cut, and perhaps not read to its end.
+    pub(crate) gaps: u64,
     /// Violations that could not be written to the log.
     pub(crate) lost: u64,
 }
@@ -52,6 +61,8 @@ struct Violation<'a> {
     alert: &'a Value,
     fields: &'a Map<String, Value>,
     rule: &'a str,
+    /// Only the begin of the alert was read.
+    is_too_long: bool,
 }
 
 impl<'a> Violation<'a> {
@@ -67,6 +78,7 @@ impl<'a> Violation<'a> {
             alert,
             fields,
             rule,
+            is_too_long: false,
         })
     }
 
@@ -105,9 +117,10 @@ impl<'a> Violation<'a> {
 
     /// The description for people.
     fn note(&self, container: &str) -> String {
-        let done = match self.is_denied() {
-            true => "denied",
-            false => "reported",
+        let done = match (self.text("policy.action"), self.is_denied()) {
+            (None, _) => "denied or reported",
+            (Some(_), true) => "denied",
+            (Some(_), false) => "reported",
         };
         let mut note = format!("container {container}: {} {done}", self.rule);
         let values = [
@@ -120,6 +133,9 @@ impl<'a> Violation<'a> {
                 note.push_str(before);
                 note.push_str(value);
             }
+        }
+        if self.is_too_long {
+            note.push_str(TOO_LONG);
         }
         note
     }
@@ -138,11 +154,11 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pod_namespace: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pod_labels: Option<Map<String, Value>>,
+    pod_labels: Option<&'a BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workload_kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    workload_name: Option<String>,
+    workload_name: Option<&'a str>,
     #[serde(rename = "containerID", skip_serializing_if = "Option::is_none")]
     container_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,29 +208,12 @@ struct What<'a> {
     arguments: Option<&'a str>,
 }
 
-/// What the agent knows of a container.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub(crate) id: String,
-    pub(crate) seen: Seen,
-    /// How it was confined.
-    pub(crate) record: Option<Record>,
-    /// Kind and name of the policy.
-    pub(crate) policy: Option<(String, String)>,
-}
-
 fn line(violation: &Violation<'_>, named: Option<&Named>, node: &str) -> String {
-    let seen = named.map(|named| &named.seen);
-    let pod = seen.map(|seen| &seen.pod);
-    let record = named.and_then(|named| named.record.as_ref());
+    let names = named.map(|named| &*named.names);
+    let pod = names.map(|names| &names.pod);
+    let profile = named.and_then(|named| named.profile.as_ref());
     let policy = named.and_then(|named| named.policy.as_ref());
-    let labels = pod.map(|pod| {
-        let labels = pod.labels.iter();
-        labels
-            .map(|(key, value)| (key.clone(), Value::from(value.clone())))
-            .collect()
-    });
-    let workload = pod.and_then(workload);
+    let workload = names.and_then(|names| names.workload.as_ref());
     let time = violation.alert["time"].as_str();
     let time = time.and_then(|time| time.parse::<Timestamp>().ok());
     let line = Line {
@@ -227,60 +226,50 @@ fn line(violation: &Violation<'_>, named: Option<&Named>, node: &str) -> String 
         pod_namespace: pod
             .map(|pod| &*pod.namespace)
             .or_else(|| violation.text("k8s.ns.name")),
-        pod_labels: labels,
-        workload_kind: workload.as_ref().map(|workload| workload.kind),
-        workload_name: workload.map(|workload| workload.name),
-        container_id: named
-            .map(|named| &*named.id)
+        pod_labels: names.map(|names| &names.labels),
+        workload_kind: workload.map(|workload| workload.kind),
+        workload_name: workload.map(|workload| &*workload.name),
+        container_id: names
+            .map(|names| &*names.id)
             .or_else(|| violation.text("container.id")),
-        container_name: seen
-            .map(|seen| &*seen.name)
+        container_name: names
+            .map(|names| &*names.name)
             .or_else(|| violation.text("container.name")),
-        image: seen
-            .and_then(|seen| seen.image.as_deref())
+        image: names
+            .and_then(|names| names.image.as_deref())
             .or_else(|| violation.text("container.image.repository")),
         pid: violation.fields.get("proc.pid").and_then(Value::as_u64),
         event_timestamp: time.map(Timestamp::as_second),
         enforcer: violation.text("policy.enforcer"),
         action: match violation.is_denied() {
             true => "DENIED",
+            false if violation.text("policy.action").is_none() => "UNKNOWN",
             false => "AUDIT",
         },
-        profile_name: record.map(|record| &*record.name),
+        profile_name: profile.map(|key| &*key.name),
         policy_kind: policy.map(|(kind, _)| &**kind),
         policy_name: policy.map(|(_, name)| &**name),
         policy_namespace: policy
-            .zip(record)
+            .zip(profile)
             .filter(|((kind, _), _)| kind == "VarmorPolicy")
-            .map(|(_, record)| &*record.namespace),
+            .map(|(_, key)| &*key.namespace),
         event: violation.what(),
         time: Timestamp::now().strftime("%FT%TZ").to_string(),
-        message: "violation event",
+        message: match violation.is_too_long {
+            true => "violation event (the alert is too long to be read as a whole)",
+            false => "violation event",
+        },
     };
-    serde_json::to_string(&line).expect("it is JSON")
+    printable(&serde_json::to_string(&line).expect("it is JSON"))
 }
 
 /// Follows violations for ever.
 pub(crate) fn follow(agent: &Agent, files: &ViolationFiles) {
-    let mut follower = Follower {
-        agent,
-        follow: Follow::new(files.alerts.clone(), agent.store.position()),
-        log: files.log.clone().map(Log::new),
-        said: [None, None],
-    };
-    let mut saved = (Instant::now(), None);
+    // What a runtime has reported meanwhile is of containers of which nothing is known yet.
+    agent.wait_for_containers(PATIENCE);
+    let mut follower = Follower::new(agent, files);
     loop {
-        let has_more = follower.step();
-        let position = follower.follow.position();
-        if position != saved.1 && saved.0.elapsed() >= SAVE {
-            if let Some(position) = position
-                && let Err(error) = agent.store.write_position(&position)
-            {
-                agent.say(crate::chain(&error));
-            }
-            saved = (Instant::now(), position);
-        }
-        if !has_more {
+        if !follower.step() {
             thread::sleep(TICK);
         }
     }
@@ -290,53 +279,106 @@ struct Follower<'a> {
     agent: &'a Agent,
     follow: Follow,
     log: Option<Log>,
-    /// The last complaints about alerts and about the log, which are not repeated.
-    said: [Option<String>; 2],
+    /// How far the file was read, as it is kept on disk.
+    kept: Option<Position>,
+    /// The last complaints about alerts, about the log and about the position, which are not repeated.
+    said: [Option<String>; 3],
 }
 
-impl Follower<'_> {
-    /// Takes what is new. Returns true if there is more.
+impl<'a> Follower<'a> {
+    /// Goes on where the agent before has ended.
+    fn new(agent: &'a Agent, files: &ViolationFiles) -> Self {
+        let kept = agent.store.position();
+        Self {
+            agent,
+            follow: Follow::new(files.alerts.clone(), kept.clone()),
+            log: files.log.clone().map(Log::new),
+            kept,
+            said: [None, None, None],
+        }
+    }
+
+    /// Takes what is new, and keeps how far that is. Returns true if there is more.
     fn step(&mut self) -> bool {
         let mut lines = Vec::new();
-        let read = self.follow.lines(|line| lines.push(line.to_vec()));
+        let read = self.follow.lines(|line| lines.push(line));
         let skipped = std::mem::take(&mut self.follow.skipped);
-        self.agent.state().violations.skipped += skipped;
+        let gaps = std::mem::take(&mut self.follow.gaps);
+        let mut state = self.agent.state();
+        state.violations.skipped += skipped;
+        state.violations.gaps += gaps;
+        drop(state);
         for line in &lines {
-            self.take(line);
+            self.read(line);
         }
         let problem = read.as_ref().err();
         let problem =
             problem.map(|error| format!("cannot read the alerts of the runtime: {error}"));
         self.complain(0, problem);
+        self.keep_position();
         read.unwrap_or_default()
     }
 
-    fn take(&mut self, text: &[u8]) {
-        let Ok(alert) = serde_json::from_slice::<Value>(text) else {
-            self.agent.state().violations.skipped += 1;
-            return;
+    fn keep_position(&mut self) {
+        let problem = match self.follow.position() {
+            Ok(None) => None,
+            Ok(position) if position == self.kept => None,
+            Ok(Some(position)) => match self.agent.store.write_position(&position) {
+                Ok(()) => {
+                    self.kept = Some(position);
+                    None
+                }
+                Err(error) => Some(crate::chain(&error)),
+            },
+            Err(error) => Some(format!("cannot read the alerts of the runtime: {error}")),
         };
-        let Some(violation) = Violation::of(&alert) else {
-            return;
-        };
+        self.complain(2, problem);
+    }
+
+    fn read(&mut self, line: &Read) {
+        match line {
+            Read::Whole(text) => {
+                let Ok(alert) = serde_json::from_slice::<Value>(text) else {
+                    self.agent.state().violations.skipped += 1;
+                    return;
+                };
+                if let Some(violation) = Violation::of(&alert) {
+                    self.take(&violation);
+                }
+            }
+            Read::Cut(head) => {
+                self.agent.state().violations.too_long += 1;
+                let alert = too_long::alert(head);
+                if let Some(violation) = Violation::of(&alert) {
+                    self.take(&Violation {
+                        is_too_long: true,
+                        ..violation
+                    });
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, violation: &Violation<'_>) {
         let short = violation.text("container.id").unwrap_or_default();
         let mut state = self.agent.state();
+        let named = state.named(short, Instant::now());
         state.violations.read += 1;
-        let named = state.named(short);
+        state.violations.unnamed += u64::from(named.is_none());
         drop(state);
         if let (Some(events), Some(named)) = (&self.agent.events, &named) {
             events.note(Occurrence {
-                pod: PodRef::of(&named.seen.pod),
+                pod: named.names.pod.clone(),
                 reason: EventReason::PolicyViolation,
                 subject: violation.rule.to_owned(),
-                is_warning: violation.is_denied(),
-                note: violation.note(&named.seen.name),
+                is_warning: violation.is_denied() || violation.is_too_long,
+                note: violation.note(&named.names.name),
             });
         }
         let Some(log) = &mut self.log else {
             return;
         };
-        let line = line(&violation, named.as_ref(), &self.agent.settings.node);
+        let line = line(violation, named.as_ref(), &self.agent.settings.node);
         let problem = log.write(&line).err();
         let problem =
             problem.map(|error| format!("cannot write {}: {error}", log.path().display()));

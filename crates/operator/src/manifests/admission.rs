@@ -8,6 +8,19 @@ use super::{Installation, NODE, of_cluster};
 
 /// Reporting controller of agents' Events.
 const REPORTER: &str = "tollgate.dev/node";
+/// Reasons and actions of agents' Events.
+const REASONS: [&str; 3] = [
+    "RuleMatched Detect",
+    "PolicyViolation Enforce",
+    "PolicyNotEnforced Enforce",
+];
+/// Versions and kinds of the workloads to which agents' Events are related.
+const RELATED: [&str; 4] = [
+    "apps/v1 DaemonSet",
+    "apps/v1 Deployment",
+    "apps/v1 StatefulSet",
+    "batch/v1 Job",
+];
 /// Maximum length in bytes of a reporting instance. A longer name of a node is cut.
 const MAX_INSTANCE: usize = 128;
 
@@ -68,6 +81,8 @@ fn own_events(installation: &Installation) -> Value {
     let agent = format!("system:serviceaccount:{}:{NODE}", installation.namespace);
     let key = "authentication.kubernetes.io/node-name";
     let node = format!("request.userInfo.extra['{key}'][0]");
+    let list = |all: &[&str]| format!("'{}'", all.join("', '"));
+    let (reasons, related) = (list(&REASONS), list(&RELATED));
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -90,9 +105,15 @@ fn own_events(installation: &Installation) -> Value {
                      request.userInfo.extra['{key}'].size() == 1 && has(object.reportingInstance) && \
                      object.reportingInstance == ({node}.size() > {MAX_INSTANCE} ? {node}.substring(0, {MAX_INSTANCE}) : {node}) && \
                      has(object.reportingController) && object.reportingController == '{REPORTER}' && \
-                     has(object.regarding) && has(object.regarding.kind) && object.regarding.kind == 'Pod'"
+                     has(object.regarding) && has(object.regarding.kind) && object.regarding.kind == 'Pod' && \
+                     has(object.regarding.apiVersion) && object.regarding.apiVersion == 'v1' && \
+                     has(object.reason) && has(object.action) && \
+                     object.reason + ' ' + object.action in [{reasons}] && (!has(object.related) || \
+                     has(object.related.apiVersion) && has(object.related.kind) && has(object.related.namespace) && \
+                     object.related.namespace == object.metadata.namespace && \
+                     object.related.apiVersion + ' ' + object.related.kind in [{related}])"
                 ),
-                "message": "an agent may write Events of Pods alone, as its own node",
+                "message": "an agent may write its own kinds of Events of Pods alone, as its own node",
                 "reason": "Forbidden",
             }],
         },

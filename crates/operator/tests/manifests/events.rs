@@ -36,6 +36,46 @@ fn refused(agent: &Client, events: &Resource, event: &Value) -> String {
     .expect("it is refused")
 }
 
+fn only_events_that_agents_write_are_taken(agent: &Client, events: &Resource) {
+    for (name, reason, action, version, kind) in [
+        ("p", "PolicyViolation", "Enforce", "apps/v1", "Deployment"),
+        ("q", "PolicyNotEnforced", "Enforce", "batch/v1", "Job"),
+    ] {
+        let mut event = event(name, "n1");
+        event["reason"] = json!(reason);
+        event["action"] = json!(action);
+        event["related"] =
+            json!({ "apiVersion": version, "kind": kind, "name": "web", "namespace": "demo" });
+        agent.create(events, &event).expect("it may");
+    }
+    let other = event("web.2", "n2");
+    let mut of_node = event("web.2", "n1");
+    of_node["regarding"] = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" });
+    of_node["metadata"]["namespace"] = json!("default");
+    let mut kubelet = event("web.2", "n1");
+    kubelet["reportingController"] = json!("kubelet");
+    let mut reason = event("web.2", "n1");
+    reason["reason"] = json!("FailedMount");
+    let mut action = event("web.2", "n1");
+    action["action"] = json!("Enforce");
+    let mut version = event("web.2", "n1");
+    version["regarding"]["apiVersion"] = json!("v2");
+    let mut secret = event("web.2", "n1");
+    secret["related"] =
+        json!({ "apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "demo" });
+    let mut elsewhere = event("web.2", "n1");
+    elsewhere["related"] = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "other" });
+    for wrong in [
+        other, of_node, kubelet, reason, action, version, secret, elsewhere,
+    ] {
+        let error = refused(agent, events, &wrong);
+        assert!(
+            error.contains("403") && error.contains("as its own node"),
+            "{error}"
+        );
+    }
+}
+
 pub(super) fn an_agent_creates_events_of_pods_as_its_own_node_alone(server: &RealApiserver) {
     let events = Resource::new("events.k8s.io", "v1", "events");
     let agent = token(server, NODE, Some("n1"));
@@ -46,19 +86,7 @@ pub(super) fn an_agent_creates_events_of_pods_as_its_own_node_alone(server: &Rea
     let made = until(made).expect("it may");
     assert_eq!(made["series"]["count"], 7);
 
-    let other = event("web.2", "n2");
-    let mut of_node = event("web.2", "n1");
-    of_node["regarding"] = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" });
-    of_node["metadata"]["namespace"] = json!("default");
-    let mut kubelet = event("web.2", "n1");
-    kubelet["reportingController"] = json!("kubelet");
-    for wrong in [other, of_node, kubelet] {
-        let error = refused(&agent, &events, &wrong);
-        assert!(
-            error.contains("403") && error.contains("as its own node"),
-            "{error}"
-        );
-    }
+    only_events_that_agents_write_are_taken(&agent, &events);
     let unbound = token(server, NODE, None);
     assert_eq!(
         code(unbound.create(&events, &event("web.3", "n1"))),
