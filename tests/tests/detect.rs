@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apiserver::fake::FakeApiserver;
 use apiserver::real::{Running, until};
@@ -20,6 +21,9 @@ const CONFIGS: &str = "/apis/artifact.falcosecurity.dev/v1alpha1/namespaces/toll
 const EVENTS: &str = "/apis/events.k8s.io/v1/events";
 const REPORT: &str = "/apis/tollgate.dev/v1alpha1/nodereports/n1";
 
+/// Held by each test: an agent sees the programs of all of them.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A node with an API server and a container runtime.
 struct Node {
     server: FakeApiserver,
@@ -27,11 +31,14 @@ struct Node {
     agent: Option<Running>,
     runtime: Option<FakeRuntime>,
     scratch: Scratch,
+    /// Last, so that the agent has ended when another test begins.
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Node {
     /// A node with the label `pool=web`, where alerts go to a file by a Config.
     fn new() -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = Scratch::new();
         let server = FakeApiserver::start().expect("loopback can be used");
         let labels = json!({ "pool": "web" });
@@ -46,6 +53,7 @@ impl Node {
             agent: None,
             runtime: None,
             scratch,
+            _alone: alone,
         };
         let config = json!({
             "stdout_output": { "enabled": false },

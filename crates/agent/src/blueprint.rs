@@ -169,12 +169,15 @@ fn prepared_outputs(
     outputs(config, detection.quiet, further)
 }
 
-/// Opens the recordings, and returns what records for the rules.
+/// What records for the rules, and recordings that are not started.
+type OpenedRecordings = (Option<Arc<dyn Recorder>>, Vec<UnstartedRecording>);
+
+/// Opens the recordings.
 fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
-) -> Result<(Option<Arc<dyn Recorder>>, Vec<UnstartedRecording>), Failure> {
+) -> Result<OpenedRecordings, Failure> {
     let options = record_options(detection);
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
     Ok((recordings.recorder(), unstarted))
