@@ -266,7 +266,9 @@ impl NamedFiles {
         let caller = Caller::new(tid, &self.inspector, &self.mounts, false);
         let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
         let mut shown = Shown::new(attached, maps);
-        let LookupResult { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
+        let LookupResult {
+            files, has_unknown, ..
+        } = look(caller, &known.paths, before, &mut shown);
         if has_unknown {
             known.pause_until = Some(Instant::now() + begun.elapsed() * LOOK_SHARE);
         }
@@ -351,7 +353,9 @@ impl Known {
         let own = Tid(std::process::id().cast_signed());
         let caller = Caller::new(own, inspector, mounts, true);
         let mut shown = Shown::new(attached, maps);
-        let LookupResult { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
+        let LookupResult {
+            files, has_unknown, ..
+        } = look(caller, &self.paths, &self.own, &mut shown);
         if has_unknown && !self.is_reported {
             self.trouble = Some(Error::UnknownFiles { pid: own.0 });
         }

@@ -90,6 +90,8 @@ pub struct LookupResult {
     pub files: Vec<NamedFile>,
     /// True if for some paths the lookup failed, so their files are unknown.
     pub has_unknown: bool,
+    /// True if the caller has ended meanwhile. Another caller may find what is unknown.
+    pub has_ended: bool,
 }
 
 /// Resolves `paths` now. A file that was moved away is remembered until another file has its path, or if
@@ -100,13 +102,25 @@ pub fn look(
     before: &[NamedFile],
     identify: &mut dyn FileIdentifier,
 ) -> LookupResult {
-    let mut has_unknown = false;
+    let (mut has_unknown, mut has_ended) = (false, false);
     // A failed lookup keeps the earlier result; nothing is known about a path that was not looked up before.
     let known = |number| before.get(number).cloned().unwrap_or_default();
     let mut files: Vec<_> = (0..paths.len()).map(known).collect();
     let absolute: Vec<_> = paths.iter().map(Vec::as_slice).collect();
     let _late = walk::find_each(caller, &absolute, &mut |number, found| {
         let known = std::mem::take(&mut files[number]);
+        let found = match found {
+            // `/proc/self` is that of the caller, which has ended. Nobody opens its files any more, so those of this
+            // program stand in for them.
+            Err(Errno::SRCH) if caller.shares_root => {
+                let reader = Caller {
+                    tid: caller.reader(),
+                    ..caller
+                };
+                walk::find(reader, absolute[number], None, LookupFlags::default())
+            }
+            found => found,
+        };
         files[number] = match found {
             Ok(place) => named(&place, known, identify),
             Err(Errno::NOENT | Errno::NOTDIR) => {
@@ -120,6 +134,7 @@ pub fn look(
             }
             Err(errno) => {
                 has_unknown |= !is_absence(errno);
+                has_ended |= errno == Errno::SRCH;
                 files[number] = known;
                 // A file system that does not answer is not asked again.
                 return match errno {
@@ -130,7 +145,11 @@ pub fn look(
         };
         ControlFlow::Continue(())
     });
-    LookupResult { files, has_unknown }
+    LookupResult {
+        files,
+        has_unknown,
+        has_ended,
+    }
 }
 
 fn named(place: &ResolvedFile, known: NamedFile, identify: &mut dyn FileIdentifier) -> NamedFile {
@@ -174,6 +193,8 @@ struct Found {
     shown: HashMap<Identity, Vec<usize>>,
     /// True if the files of some paths or overlays are unknown.
     has_unknown: bool,
+    /// True if the caller of the lookup has ended meanwhile.
+    has_ended: bool,
 }
 
 /// Key of this program's own root.
@@ -304,7 +325,8 @@ impl Inodes {
             // Rules name other paths since.
             return Err(Errno::AGAIN);
         }
-        if known.changes == changes {
+        // What an ended caller could not find, the next one looks up.
+        if known.changes == changes && !found.has_ended {
             found.until_ns = now.saturating_add(FRESH_NS.max(pause));
         }
         if known.roots.len() >= ROOT_LIMIT && !known.roots.contains_key(&root) {
@@ -336,7 +358,12 @@ impl Found {
         before: &[NamedFile],
         mut layers: Layers,
     ) -> Self {
-        let LookupResult { files, has_unknown } = look(caller, paths, before, &mut StatIdentifier);
+        let result = look(caller, paths, before, &mut StatIdentifier);
+        let LookupResult {
+            files,
+            has_unknown,
+            has_ended,
+        } = result;
         let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
         for (number, file) in files.iter().enumerate() {
             for identity in &file.identities {
@@ -355,6 +382,7 @@ impl Found {
             names,
             shown,
             has_unknown: has_unknown || overlays.has_unknown,
+            has_ended,
         }
     }
 }
@@ -375,4 +403,44 @@ pub(super) fn path_of(file: &OwnedFd, caller: Caller<'_>) -> Result<Vec<u8>, Err
         path.truncate(whole.len());
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use event::Tid;
+
+    use super::*;
+    use crate::names::Mounts;
+    use crate::process_inspector::ProcessInspector;
+
+    #[test]
+    fn a_caller_that_ends_during_a_lookup_leaves_nothing_unknown_to_others() {
+        let inspector = ProcessInspector::new().unwrap();
+        let mounts = Mounts::default();
+        let paths = [
+            "/etc/passwd",
+            "/proc/self/environ",
+            "/proc/thread-self/maps",
+        ];
+        let paths = paths.map(|path| path.as_bytes().to_vec());
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let tid = Tid(child.id().cast_signed());
+        let look_as = |shares_root| {
+            let caller = Caller::new(tid, &inspector, &mounts, shares_root);
+            look(caller, &paths, &[], &mut StatIdentifier)
+        };
+        let alive = look_as(true);
+        assert!(!alive.has_unknown && !alive.has_ended);
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        let ended = look_as(true);
+        assert!(!ended.has_unknown && !ended.has_ended);
+        assert!(ended.files.iter().all(|file| file.is_there));
+        assert_eq!(ended.files[0], alive.files[0]);
+        // In a root of its own nothing can be looked up, which the next caller has to do.
+        let elsewhere = look_as(false);
+        assert!(elsewhere.has_unknown && elsewhere.has_ended);
+    }
 }
