@@ -29,6 +29,11 @@ pub(super) fn is_private(folder: &Path) -> bool {
 
 /// Creates the directory and makes room. Returns false if its contents cannot be trusted.
 pub(super) fn ready(folder: &Path) -> std::io::Result<bool> {
+    // Others have their own files in the folder above, such as `/run/tollgate`, and reach what they may read there.
+    if let Some(above) = folder.parent() {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o755).create(above)?;
+    }
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder)?;
     let is_private = is_private(folder);
@@ -111,6 +116,18 @@ mod tests {
         let file = folder.path().join("file");
         write(folder.path(), &file, [b"key".as_slice(), b"", b"filter"]).unwrap();
         read(folder.path(), &file).unwrap()
+    }
+
+    #[test]
+    fn the_folder_is_closed_to_others_and_the_one_above_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("tollgate/rules");
+        assert!(ready(&folder).unwrap());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        // Also readable and not writable where the umask takes nothing away.
+        assert_eq!(mode(&place.path().join("tollgate")) & !0o055, 0o700);
+        assert_ne!(mode(&place.path().join("tollgate")) & 0o055, 0);
     }
 
     #[test]
