@@ -144,8 +144,13 @@ fn check_image(layout: &Layout, descriptor: &Value) {
         config["rootfs"]["diff_ids"],
         serde_json::json!([difference])
     );
+    check_files(&plain);
+}
+
+/// Checks owners and modes of the files of an unpacked layer.
+fn check_files(layer: &Path) {
     let mut tar = Command::new("tar");
-    tar.arg("-tvf").arg(&plain).arg("--numeric-owner");
+    tar.arg("-tvf").arg(layer).arg("--numeric-owner");
     let listing = run(&mut tar).stdout;
     let entries = listing.lines().map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
