@@ -351,8 +351,9 @@ fn an_agent_has_the_bundle_of_the_most_specific_selector_that_matches_its_labels
     let agent = fleet.agent(2, &["-o", label]);
     until("the bundle of the class is in force", || {
         let agents = fleet.get("/api/v1/agents")["agents"].clone();
-        let agents = agents.as_array().cloned().unwrap_or_default();
         agents
+            .as_array()
+            .expect("a list")
             .iter()
             .any(|it| it["labels"]["canary"] == "yes" && it["inventory"]["bundle"]["version"] == 5)
     });

@@ -109,8 +109,9 @@ impl Log {
     }
 
     fn older(&self, number: u32) -> PathBuf {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        self.path.with_file_name(format!("{name}.{number}"))
+        let mut path = self.path.clone().into_os_string();
+        path.push(format!(".{number}"));
+        path.into()
     }
 
     /// The path, for messages.

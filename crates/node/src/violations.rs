@@ -316,7 +316,8 @@ impl<'a> Follower<'a> {
             problem.map(|error| format!("cannot read the alerts of the runtime: {error}"));
         self.complain(0, problem);
         self.keep_position();
-        read.unwrap_or_default()
+        // An error was told above; the next step reads again.
+        read.unwrap_or(false)
     }
 
     fn keep_position(&mut self) {
@@ -360,9 +361,9 @@ impl<'a> Follower<'a> {
     }
 
     fn take(&mut self, violation: &Violation<'_>) {
-        let short = violation.text("container.id").unwrap_or_default();
         let mut state = self.agent.state();
-        let named = state.named(short, Instant::now());
+        let short = violation.text("container.id");
+        let named = short.and_then(|short| state.named(short, Instant::now()));
         state.violations.read += 1;
         state.violations.unnamed += u64::from(named.is_none());
         drop(state);

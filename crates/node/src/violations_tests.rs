@@ -224,9 +224,11 @@ fn the_next_agent_goes_on_after_each_batch_and_knows_what_has_ended() {
     let agent = agent(folder.path());
     let mut first = follower(&agent, folder.path());
     let add = |count: usize| {
-        let text = fs::read_to_string(folder.path().join("alerts")).unwrap_or_default();
         let more = format!("{}\n", alert(&json!({}))).repeat(count);
-        fs::write(folder.path().join("alerts"), text + &more).unwrap();
+        let mut options = fs::OpenOptions::new();
+        let file = options.append(true).create(true);
+        let mut file = file.open(folder.path().join("alerts")).unwrap();
+        std::io::Write::write_all(&mut file, more.as_bytes()).unwrap();
     };
     add(1);
     while first.step() {}

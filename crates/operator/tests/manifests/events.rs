@@ -126,7 +126,8 @@ fn only_with_events_have_agents_the_right_and_the_option() {
     let find = |all: &[Value], kind: &str, name: &str| -> Value {
         let mut all = all.iter();
         let found = all.find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
-        found.cloned().unwrap_or_default()
+        // Null where there is no such object, which is compared below.
+        found.cloned().unwrap_or(Value::Null)
     };
     for events in [true, false] {
         let all = objects(events);
