@@ -256,9 +256,9 @@ pub(crate) enum BundleVerb {
     /// Hand a bundle to agents of a class, to those with some labels, or to a part of them
     Assign(AssignBundle),
     /// Hand agents of a class the bundle before; those without --allow-rollback refuse it
-    Rollback(RollBack),
+    Rollback(RollOut),
     /// End a roll-out: its agents are to have what the next less specific one gives
-    Unassign(Unassign),
+    Unassign(RollOut),
     /// List bundles, roll-outs, and the bundles that agents are to have
     List(ListBundles),
 }
@@ -355,18 +355,9 @@ impl From<&TargetOption> for store::Target {
     }
 }
 
-/// `tollgate serve bundle unassign`.
+/// `tollgate serve bundle unassign` and `tollgate serve bundle rollback`: a roll-out, by its agents.
 #[derive(Args, Debug)]
-pub(crate) struct Unassign {
-    #[command(flatten)]
-    pub(crate) target: TargetOption,
-    #[command(flatten)]
-    pub(crate) store: StoreOption,
-}
-
-/// `tollgate serve bundle rollback`.
-#[derive(Args, Debug)]
-pub(crate) struct RollBack {
+pub(crate) struct RollOut {
     #[command(flatten)]
     pub(crate) target: TargetOption,
     #[command(flatten)]

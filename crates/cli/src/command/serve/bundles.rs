@@ -17,7 +17,7 @@ use serde_json::json;
 use store::{Agent, Assigned, Assignment, Bundle, Gate, NewBundle, Rollout, Target};
 
 use super::args::{
-    AssignBundle, BundleKey, BundleVerb, CreateBundle, ListBundles, RollBack, SignBundle, Unassign,
+    AssignBundle, BundleKey, BundleVerb, CreateBundle, ListBundles, RollOut, SignBundle,
 };
 use super::server::{broken, open};
 use super::tokens::{actor, time};
@@ -184,7 +184,7 @@ fn assign(args: AssignBundle) -> Outcome {
     }
 }
 
-fn unassign(args: &Unassign) -> Outcome {
+fn unassign(args: &RollOut) -> Outcome {
     let target = Target::from(&args.target);
     let store = open(&args.store.place, false)?;
     let ended = store.unassign(&target, &actor());
@@ -197,7 +197,7 @@ fn unassign(args: &Unassign) -> Outcome {
     }
 }
 
-fn roll_back(args: &RollBack) -> Outcome {
+fn roll_back(args: &RollOut) -> Outcome {
     let store = open(&args.store.place, false)?;
     let target = Target::from(&args.target);
     let rolled_back = store.roll_back(&target, &actor());
