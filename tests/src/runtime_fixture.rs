@@ -291,7 +291,8 @@ pub fn hindrance(runtime: &str) -> Option<String> {
         return Some(format!("{runtime} is in no folder of PATH"));
     }
     let ground = RuntimeFixture::new();
-    ground.bundle("b", "true");
+    // youki's `run` waits for ever for a container that ends before it looks.
+    ground.bundle("b", "sleep 0.3");
     let script = "\"$RUNTIME\" --root $PWD/root run --bundle b $ID < /dev/null";
     let (finished, _) = ground.run(runtime, script);
     (finished.code() != 0).then(|| format!("{runtime}: {}", finished.stderr.trim()))
