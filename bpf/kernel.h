@@ -507,6 +507,15 @@ struct io_open {
 	struct open_how how;
 };
 
+/* Since 7.0. */
+struct delayed_filename {
+	struct filename *__incomplete_filename;
+};
+
+struct io_open___7_0 {
+	struct delayed_filename filename;
+};
+
 #pragma clang attribute pop
 
 #endif

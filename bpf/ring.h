@@ -84,6 +84,15 @@ static __always_inline void tell_of_ring(struct scratch *s, u32 key, u32 operati
 	send_state(s, SOON);
 }
 
+static __always_inline struct filename *name_of_open(struct io_open *asked)
+{
+	struct io_open___7_0 *newer = (void *)asked;
+
+	if (field_exists(newer->filename.__incomplete_filename))
+		return BPF_CORE_READ(newer, filename.__incomplete_filename);
+	return BPF_CORE_READ(asked, filename);
+}
+
 /* Keeps what an open is about: its path is forgotten before the open is complete. */
 __noinline int note_ring_open(u64 request)
 {
@@ -96,8 +105,10 @@ __noinline int note_ring_open(u64 request)
 	if (!s)
 		return 0;
 	made = at_offset(s, TRUE_PATH);
-	filename = BPF_CORE_READ(asked, filename);
-	made->address = (u64)BPF_CORE_READ(filename, uptr);
+	filename = name_of_open(asked);
+	/* Since 7.0 the kernel does not keep the address. Nothing can be at this one: without the path below it cannot
+	   be read. */
+	made->address = field_exists(filename->uptr) ? (u64)BPF_CORE_READ(filename, uptr) : 1;
 	made->flags = BPF_CORE_READ(asked, how.flags);
 	made->mode = BPF_CORE_READ(asked, how.mode);
 	made->directory = BPF_CORE_READ(asked, dfd);

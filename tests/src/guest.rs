@@ -10,15 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::binary::{program, repository, which};
+use crate::binary::{program, which};
+use crate::guest_kernel::{GuestKernel, packaged, run};
 use crate::rootfs::{Rootfs, libraries_of};
 use crate::{Identity, Limited, Scratch};
-
-/// The package that depends on the newest of Debian's small kernels.
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// Time limit of a machine. On an idle host it starts in about four seconds, and the demo takes a minute and a
 /// half in it. A busy host gives it a fraction of a processor.
@@ -56,7 +54,7 @@ busybox reboot -f
 /// A machine that can be started.
 #[derive(Debug)]
 pub struct Guest {
-    kernel: PathBuf,
+    kernel: GuestKernel,
     rootfs: Arc<Rootfs>,
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
@@ -86,23 +84,19 @@ impl Guest {
         if !crate::installed("qemu-system-x86_64") {
             return Some("there is no qemu-system-x86_64; `./x test-guest` installs it".to_owned());
         }
-        let known = Command::new("apt-cache")
-            .args(["depends", META_PACKAGE])
-            .output();
-        match known {
-            Ok(output) if output.status.success() && !output.stdout.is_empty() => None,
-            Ok(_) => Some(format!(
-                "apt knows no {META_PACKAGE}; `apt-get update` tells it"
-            )),
-            Err(error) => Some(format!("there is no apt-cache: {error}")),
-        }
+        GuestKernel::missing()
     }
 
     /// Creates a guest with the program under test at `/usr/local/bin/tollgate`.
     ///
     /// # Panics
-    /// If the kernel cannot be downloaded.
+    /// If apt knows no kernel.
     pub fn new() -> Self {
+        Self::with_kernel(GuestKernel::of_this_machine())
+    }
+
+    /// Creates a guest with another kernel.
+    pub fn with_kernel(kernel: GuestKernel) -> Self {
         let scratch = Scratch::new();
         let stripped = scratch.path().join("tollgate");
         // Debug information is most of the file, and the machine would have to unpack it.
@@ -111,7 +105,7 @@ impl Guest {
             .arg(&stripped)
             .arg(program()));
         Self {
-            kernel: kernel(),
+            kernel,
             rootfs: Rootfs::shared(),
             program: stripped,
             files: Vec::new(),
@@ -157,14 +151,15 @@ impl Guest {
         self.file(&file, path)
     }
 
-    /// Adds a module of the kernel, given by its path below `/lib/modules/RELEASE/kernel`, in the root folder.
+    /// Adds a module of the kernel, given by its path below `/lib/modules/RELEASE/kernel`, in the root folder. A kernel
+    /// that has it built in gets no file.
     ///
     /// # Panics
-    /// If the package cannot be downloaded.
+    /// If the kernel has no such module, or its package cannot be downloaded.
     pub fn module(self, path: &str) -> Self {
-        let package = newest_package();
-        let release = package.trim_start_matches("linux-image-");
-        let file = packaged(&package, &format!("/lib/modules/{release}/kernel/{path}"));
+        let Some(file) = self.kernel.module(path) else {
+            return self;
+        };
         let (_, name) = path.rsplit_once('/').expect("modules are in folders");
         self.file(&file, &format!("/{name}"))
     }
@@ -208,7 +203,10 @@ impl Guest {
             // Without sleep the clock jumps to the next timer where the machine would wait for it.
             machine.args(["-icount", "shift=0,sleep=off"]);
         }
-        machine.arg("-no-reboot").arg("-kernel").arg(&self.kernel);
+        machine
+            .arg("-no-reboot")
+            .arg("-kernel")
+            .arg(self.kernel.image());
         machine.arg("-initrd").arg(&image);
         let options = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check";
         machine
@@ -287,116 +285,6 @@ fn parse(answer: &[u8]) -> Option<GuestRun> {
         stdout: part(0, out)?,
         stderr: part(out, out + err)?,
     })
-}
-
-/// Returns the kernel's image.
-fn kernel() -> PathBuf {
-    let package = newest_package();
-    let image = package.replace("linux-image-", "vmlinuz-");
-    packaged(&package, &format!("/boot/{image}"))
-}
-
-/// Returns the kernel's image, and the folder with its modules for virtio.
-///
-/// # Panics
-/// If the kernel's package cannot be downloaded.
-pub fn kernel_with_modules() -> (PathBuf, PathBuf) {
-    const DRIVERS: [&str; 2] = ["kernel/drivers/virtio", "kernel/drivers/char"];
-    let package = newest_package();
-    let release = package.trim_start_matches("linux-image-").to_owned();
-    let kept = folder().join(format!("modules-{release}"));
-    {
-        let _once = once();
-        if !kept.is_dir() {
-            let scratch = unpacked(&package);
-            let modules = scratch.path().join("lib/modules").join(&release);
-            let half = kept.with_extension("half");
-            for drivers in DRIVERS {
-                let target = half.join(drivers);
-                fs::create_dir_all(&target).expect("the target folder is writable");
-                run(Command::new("cp")
-                    .arg("-r")
-                    .arg(modules.join(drivers).join("."))
-                    .arg(target));
-            }
-            fs::rename(&half, &kept).expect("it is beside it");
-        }
-    }
-    (kernel(), kept)
-}
-
-fn folder() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| repository().join("target"), PathBuf::from);
-    target.join("guest")
-}
-
-fn once() -> MutexGuard<'static, ()> {
-    static ONCE: Mutex<()> = Mutex::new(());
-    // A test that panicked while it held the lock has left nothing incomplete.
-    ONCE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns a folder with the files of a package.
-fn unpacked(package: &str) -> Scratch {
-    let scratch = Scratch::new();
-    let download = ["download", "--quiet", "--quiet", package];
-    run(Command::new("apt-get")
-        .args(download)
-        .current_dir(scratch.path()));
-    let archive = fs::read_dir(scratch.path())
-        .expect("it is our folder")
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .expect("apt-get has just put the package here");
-    run(Command::new("dpkg-deb")
-        .arg("-x")
-        .arg(archive)
-        .arg(scratch.path()));
-    scratch
-}
-
-/// Returns a file of a package, downloaded once and kept in the target folder.
-fn packaged(package: &str, path: &str) -> PathBuf {
-    let folder = folder();
-    let inside = Path::new(path.trim_start_matches('/'));
-    let kept = folder.join(inside.file_name().expect("it is the path of a file"));
-    let _once = once();
-    if kept.is_file() {
-        return kept;
-    }
-    let scratch = unpacked(package);
-    fs::create_dir_all(&folder).expect("the target folder is writable");
-    // Renamed when complete, so that a test that is stopped here leaves no partial file.
-    let half = kept.with_extension("half");
-    fs::copy(scratch.path().join(inside), &half)
-        .and_then(|_| fs::rename(&half, &kept))
-        .unwrap_or_else(|error| panic!("cannot write {}: {error}", kept.display()));
-    kept
-}
-
-fn newest_package() -> String {
-    let depends = Command::new("apt-cache")
-        .args(["depends", META_PACKAGE])
-        .output()
-        .expect("apt-cache is part of Debian");
-    let text = String::from_utf8_lossy(&depends.stdout);
-    let name = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-    let name = name.unwrap_or_else(|| {
-        panic!("apt knows no {META_PACKAGE}: run `apt-get update`, then this again")
-    });
-    format!("linux-image-{name}")
-}
-
-fn run(command: &mut Command) {
-    let done = command
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}; run `./x test-guest`"));
-    let text = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{command:?} failed: {text}");
 }
 
 /// Writer of a cpio archive in the format that the kernel unpacks ("newc",

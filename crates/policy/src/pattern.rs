@@ -112,6 +112,20 @@ impl Pattern {
         &self.text[..end]
     }
 
+    /// Folders whose renaming would change the paths that the pattern matches.
+    #[must_use]
+    pub fn folders_above(&self) -> Vec<Self> {
+        let prefix = self.fixed_prefix();
+        let ends = prefix.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
+        let mut folders: Vec<&str> = ends.map(|(at, _)| &prefix[..at]).collect();
+        // `/**/.ssh` of `/**/.ssh/**`; the prefix covers `/etc/**` already.
+        folders.extend(self.text.strip_suffix("/**"));
+        let parsed = folders
+            .into_iter()
+            .filter_map(|text| Self::parse(text).ok());
+        parsed.filter(|folder| folder != self).collect()
+    }
+
     /// Patterns for the part of a matching path that follows `folder` and a slash. The root folder is the
     /// empty text.
     #[must_use]
@@ -211,6 +225,19 @@ mod tests {
 
     fn hits(pattern: &str, path: &str) -> bool {
         Pattern::parse(pattern).unwrap().matches(path)
+    }
+
+    #[test]
+    fn folders_above_are_those_whose_renaming_would_free_a_file() {
+        let of = |text: &str| -> Vec<String> {
+            let pattern = Pattern::parse(text).unwrap();
+            let folders = pattern.folders_above();
+            folders.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(of("/etc/shadow"), ["/etc"]);
+        assert_eq!(of("/**/.ssh/**"), ["/**/.ssh"]);
+        assert_eq!(of("/a/b/**"), ["/a", "/a/b", "/a/b"]);
+        assert!(of("/**/sh").is_empty());
     }
 
     #[test]

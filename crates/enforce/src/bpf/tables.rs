@@ -301,7 +301,7 @@ impl Collected {
                 .map(|(_, kind)| kind),
         );
         self.push(pattern, Effect::of(&kinds, outcome));
-        for above in above(pattern) {
+        for above in pattern.folders_above() {
             self.push(&above, Effect::of(&[Kind::Above], outcome));
         }
     }
@@ -529,19 +529,6 @@ fn encode_socket(socket: &SocketMatch, outcome: u16) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Folders whose renaming would change the paths that the pattern matches.
-fn above(pattern: &Pattern) -> Vec<Pattern> {
-    let prefix = pattern.fixed_prefix();
-    let ends = prefix.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
-    let mut folders: Vec<&str> = ends.map(|(at, _)| &prefix[..at]).collect();
-    // `/**/.ssh` of `/**/.ssh/**`; the prefix covers `/etc/**` already.
-    folders.extend(pattern.text().strip_suffix("/**"));
-    let parsed = folders
-        .into_iter()
-        .filter_map(|text| Pattern::parse(text).ok());
-    parsed.filter(|folder| folder != pattern).collect()
-}
-
 /// The programs that a pattern matches now, by device and inode.
 fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Vec<(u32, u64)> {
     let found = match pattern.literal() {
@@ -623,17 +610,5 @@ mod tests {
         assert_eq!(worse(1 | AUDIT, 2 | DENY), 2 | AUDIT | DENY);
         assert_eq!(worse(1 | DENY, 2 | DENY | AUDIT), 1 | AUDIT | DENY);
         assert_eq!(worse(0, 3 | DENY), 3 | DENY);
-    }
-
-    #[test]
-    fn folders_above_are_those_whose_renaming_would_free_a_file() {
-        let of = |text: &str| -> Vec<String> {
-            let pattern = Pattern::parse(text).unwrap();
-            above(&pattern).iter().map(ToString::to_string).collect()
-        };
-        assert_eq!(of("/etc/shadow"), ["/etc"]);
-        assert_eq!(of("/**/.ssh/**"), ["/**/.ssh"]);
-        assert_eq!(of("/a/b/**"), ["/a", "/a/b", "/a/b"]);
-        assert!(of("/**/sh").is_empty());
     }
 }

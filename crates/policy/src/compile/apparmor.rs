@@ -275,7 +275,7 @@ fn lower_file(
         true => lowered.gap(
             "a directory that the pattern names can be renamed, and what is in it has another path then",
         ),
-        false => lowered.breaks("renaming and removing the directories above"),
+        false => lowered.breaks(super::part::ABOVE_BREAKS),
     }
 }
 

@@ -363,10 +363,16 @@ fn lower_one(
         Restriction::File { access, .. } if access.contents => {
             CompiledPart::missing("only Landlock denies reading without listing")
         }
-        Restriction::File { path, access } => one(Key::File {
-            path: PathKey::new(path),
-            access: *access,
-        }),
+        Restriction::File { path, access } => {
+            let lowered = one(Key::File {
+                path: PathKey::new(path),
+                access: *access,
+            });
+            match rule.verdict.denies() && !path.folders_above().is_empty() {
+                true => lowered.breaks(super::part::ABOVE_BREAKS),
+                false => lowered,
+            }
+        }
         Restriction::Exec { path } => one(Key::Exec {
             path: PathKey::new(path),
         })

@@ -181,6 +181,9 @@ pub(super) fn supporters(list: &Restriction) -> &'static str {
     }
 }
 
+/// What a rule on files also stops where an enforcer matches paths: another name above would free the file.
+pub(super) const ABOVE_BREAKS: &str = "renaming and removing the directories above";
+
 /// The reason why no enforcer supports [`Restriction::InsideConnections`].
 pub(super) const NEEDS_PROXY: &str =
     "what a connection carries is seen only by a proxy, which tollgate does not run";
