@@ -18,7 +18,7 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
-use crate::bundles::{BundleRecord, ConfigWith};
+use crate::bundles::{BundleFolder, BundleRecord, ConfigWith, PolicyTaker};
 use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
@@ -40,20 +40,28 @@ use crate::{channels, digest, engines, journal, responses};
 pub(super) struct InForce {
     pub(super) profile: Profile,
     pub(super) denials: Denials,
+    /// How the command takes policies of bundles.
+    pub(super) taker: PolicyTaker,
 }
 
 impl InForce {
-    /// The state without a policy.
-    pub(super) fn nothing() -> Self {
+    /// The state without a policy. `verb` is that of a command that takes none from bundles.
+    pub(super) fn nothing(verb: &'static str) -> Self {
         Self {
             profile: Profile::default(),
             denials: Denials::InKernel,
+            taker: PolicyTaker::Not(verb),
         }
     }
 
     /// Returns the state for the policy of a command or container, if there is one. An agent that
     /// learns a policy gets every call reported.
-    pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Target) -> Self {
+    pub(super) fn of(
+        spec: &AgentSpec,
+        confinement: Option<&Confinement>,
+        place: Target,
+        taker: PolicyTaker,
+    ) -> Self {
         let profile = match &spec.detection.learner {
             Some(_) => Some(policy::Model::recorder()),
             None => confinement.map(|made| made.calls.clone()),
@@ -65,6 +73,7 @@ impl InForce {
                 Target::Here => Denials::InKernel,
                 Target::Elsewhere => Denials::Held,
             },
+            taker,
         }
     }
 }
@@ -111,7 +120,15 @@ pub(super) fn blueprint(
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
     let judging = Judging::new(options, &sink, &verify, engine);
+    let taker = in_force.taker.clone();
     let made = judging.load(origin, &config, &detection, in_force)?;
+    let taker = match is_resumed {
+        true => {
+            let folder = BundleFolder::of(&config.outputs.collector)?;
+            taker.taking_over(made.in_force.record.as_ref(), folder.as_ref())
+        }
+        false => taker,
+    };
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     Ok(AgentConfig {
         verify,
@@ -150,7 +167,8 @@ pub(super) fn blueprint(
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         has_rules: !detection.without_rules,
-        bundle: bundle_record(&config, &detection, &interception),
+        bundle: bundle_record(&config, &detection, &interception, taker.clone()),
+        taker,
         settings: config,
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
@@ -234,9 +252,10 @@ fn bundle_record(
     config: &Config,
     detection: &Detection,
     interception: &Interception,
+    taker: PolicyTaker,
 ) -> BundleRecord {
     let with = source_with_bundle(detection.clone(), interception.clone());
-    BundleRecord::of(config, with)
+    BundleRecord::of(config, with, taker)
 }
 
 fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {
@@ -316,7 +335,9 @@ impl<'a> Judging<'a> {
         detection: &Detection,
         in_force: InForce,
     ) -> Result<Loaded, Failure> {
-        let InForce { profile, denials } = in_force;
+        let InForce {
+            profile, denials, ..
+        } = in_force;
         let own = |profile| PolicyInForce {
             profile,
             ..PolicyInForce::default()

@@ -37,6 +37,44 @@ pub struct BundleReport {
     pub in_force: Option<(u64, String)>,
     /// The last bundle that was refused since: its digest, and why.
     pub refused: Option<(String, String)>,
+    /// The policies of the bundle that is kept, and one for which another bundle was refused.
+    pub policies: Vec<BundledPolicy>,
+}
+
+/// A policy of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundledPolicy {
+    /// Name.
+    pub name: String,
+    /// SHA-256 of its document, in hexadecimal.
+    pub digest: String,
+    /// What became of it.
+    pub state: BundledPolicyState,
+}
+
+/// What became of a policy of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BundledPolicyState {
+    /// The running command is confined by it.
+    InForce,
+    /// It confines the command when that starts again: a policy in force cannot be taken off a running process.
+    NextStart,
+    /// It confines nothing here, for this reason.
+    Unused(String),
+    /// It is not taken, for this reason.
+    Refused(String),
+}
+
+impl BundledPolicyState {
+    /// Returns the state in words, and the reason.
+    pub(crate) fn named(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::InForce => ("in force", None),
+            Self::NextStart => ("next start", None),
+            Self::Unused(why) => ("unused", Some(why)),
+            Self::Refused(why) => ("refused", Some(why)),
+        }
+    }
 }
 
 impl BundleReport {

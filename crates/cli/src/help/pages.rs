@@ -1253,9 +1253,13 @@ pub(crate) const PAGES: &[Page] = &[
                     "tollgate serve bundle create --version 8 --output web.bundle -o outputs.rate=5 web.yaml",
                     "with a setting for the agents",
                 ),
+                Example(
+                    "tollgate serve bundle create --version 9 --output web.bundle --policy web-policy.yaml",
+                    "put a policy alone into a bundle",
+                ),
             ],
         ),
-        &["serve bundle sign", "rules check"],
+        &["serve bundle sign", "rules check", "policy check"],
     ),
     see(
         page(

@@ -3,7 +3,7 @@
 use labels::Labels;
 use serde_json::{Value, json};
 
-use crate::report::{AgentReport, BundleReport, PolicyReport};
+use crate::report::{AgentReport, BundleReport, BundledPolicy, PolicyReport};
 
 /// Returns the inventory: the machine and its labels, and what is in force as soon as the engine runs.
 pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
@@ -33,10 +33,22 @@ pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
 fn bundle(report: &BundleReport) -> Value {
     let (version, digest) = report.in_force.clone().unzip();
     let refused = report.refused.as_ref();
+    let policies: Vec<_> = report.policies.iter().map(bundled_policy).collect();
     json!({
         "version": version,
         "digest": digest,
         "refused": refused.map(|(digest, why)| json!({"digest": digest, "reason": why})),
+        "policies": policies,
+    })
+}
+
+fn bundled_policy(policy: &BundledPolicy) -> Value {
+    let (state, reason) = policy.state.named();
+    json!({
+        "name": policy.name,
+        "digest": format!("sha256:{}", policy.digest),
+        "state": state,
+        "reason": reason,
     })
 }
 
@@ -68,7 +80,7 @@ fn policy(policy: &PolicyReport) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::RulesReport;
+    use crate::report::{BundledPolicyState, RulesReport};
 
     #[test]
     fn an_unknown_policy_is_not_reported_as_none() {
@@ -84,6 +96,11 @@ mod tests {
                 bundle: Some(BundleReport {
                     in_force: Some((4, "ef".to_owned())),
                     refused: None,
+                    policies: vec![BundledPolicy {
+                        name: "q".to_owned(),
+                        digest: "01".to_owned(),
+                        state: BundledPolicyState::Refused("looser".to_owned()),
+                    }],
                 }),
                 counters: vec![("dropped_events", 7)],
             };
@@ -105,7 +122,8 @@ mod tests {
         assert_eq!(known["rules"], "sha256:ab");
         assert_eq!(
             known["bundle"],
-            json!({"version": 4, "digest": "ef", "refused": null})
+            json!({"version": 4, "digest": "ef", "refused": null, "policies": [
+                {"name": "q", "digest": "sha256:01", "state": "refused", "reason": "looser"}]})
         );
         assert_eq!(known["counters"], json!({"dropped_events": 7}));
         let labels = Labels::parse("tier=db,zone=b").expect("valid");
