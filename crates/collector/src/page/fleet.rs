@@ -120,6 +120,19 @@ impl Inventory {
         }
     }
 
+    /// What became of the policies of the bundle. One that is kept confines nobody before the command starts again.
+    fn bundled_policies(&self) -> Markup {
+        let policies = self.0["bundle"]["policies"].as_array();
+        html! {
+            @for policy in policies.into_iter().flatten().take(POLICIES) {
+                @let (name, state) = (policy["name"].as_str(), policy["state"].as_str());
+                @let state = match state { Some("next start") => "in force from the next start", Some(state) => state, None => "unknown" };
+                span.sub { "policy " (plain(name.unwrap_or("unknown"))) ": " (plain(state))
+                    @if let Some(why) = policy["reason"].as_str() { ", " (plain(&clipped(why))) } }
+            }
+        }
+    }
+
     /// Events that were dropped, and intervals in which nobody watched.
     fn unseen(&self) -> Markup {
         let (drops, gaps) = (self.count("drops"), self.count("gaps").unwrap_or(0));
@@ -132,6 +145,16 @@ impl Inventory {
             @if gaps > 0 { span.sub { (number(gaps)) " unwatched intervals" } }
         }
     }
+}
+
+/// Policies of a bundle on the page for each agent.
+const POLICIES: usize = 8;
+
+/// Characters of a reason on the page.
+const REASON: usize = 200;
+
+fn clipped(text: &str) -> String {
+    text.chars().take(REASON).collect()
 }
 
 /// Enforcers of an agent on the page: more than there are, and fewer than a hostile agent can name.
@@ -183,7 +206,7 @@ fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
                     td data-label="Engine" { (inventory.engine()) }
                     td data-label="Rules" { (inventory.rules()) }
                     td data-label="Policy" { (inventory.policy()) }
-                    td data-label="Bundle" { (bundle(&choices.of(agent))) }
+                    td data-label="Bundle" { (bundle(&choices.of(agent))) (inventory.bundled_policies()) }
                     td.num data-label="Dropped" { (inventory.unseen()) }
                     td.num data-label="Stored" { (number(agent.acknowledged)) }
                     td.num data-label="Missing" {
@@ -248,6 +271,28 @@ mod tests {
         let hostile: Value = (0..1000).map(|n| (n.to_string(), json!("x"))).collect();
         let shown = policy(&json!({"policy": {"name": "p", "enforcers": hostile}}));
         assert_eq!(shown.matches(": x").count(), ENFORCERS);
+    }
+
+    #[test]
+    fn a_policy_that_waits_for_the_next_start_is_not_shown_as_in_force() {
+        let policies = json!([
+            {"name": "web", "state": "next start", "reason": null},
+            {"name": "<db>", "state": "refused", "reason": "x".repeat(1000)},
+            {},
+        ]);
+        let inventory = Inventory(json!({"bundle": {"policies": policies}}));
+        let shown = inventory.bundled_policies().into_string();
+        for part in [
+            "policy web: in force from the next start<",
+            "policy &lt;db&gt;: refused, xxx",
+            "policy unknown: unknown<",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        assert_eq!(shown.matches('x').count(), REASON);
+        let hostile = json!({"bundle": {"policies": vec![json!({}); 1000]}});
+        let shown = Inventory(hostile).bundled_policies().into_string();
+        assert_eq!(shown.matches("policy unknown").count(), POLICIES);
     }
 
     #[test]
