@@ -18,7 +18,8 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
-use crate::bundles::{BundleFolder, BundleRecord, ConfigWith, PolicyTaker};
+use crate::bundle_policies::PolicyTaker;
+use crate::bundles::{BundleFolder, BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
@@ -123,10 +124,7 @@ pub(super) fn blueprint(
     let taker = in_force.taker.clone();
     let made = judging.load(origin, &config, &detection, in_force)?;
     let taker = match is_resumed {
-        true => {
-            let folder = BundleFolder::of(&config.outputs.collector)?;
-            taker.taking_over(made.in_force.record.as_ref(), folder.as_ref())
-        }
+        true => taker_after(taker, &made.in_force, &config)?,
         false => taker,
     };
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
@@ -173,6 +171,16 @@ pub(super) fn blueprint(
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
     })
+}
+
+/// Returns how the command of an agent that took over takes policies of bundles.
+fn taker_after(
+    taker: PolicyTaker,
+    in_force: &PolicyInForce,
+    config: &Config,
+) -> Result<PolicyTaker, Failure> {
+    let folder = BundleFolder::of(&config.outputs.collector)?;
+    Ok(taker.taking_over(in_force.record.as_ref(), folder.as_ref()))
 }
 
 /// Opens the outputs, those of servers included.

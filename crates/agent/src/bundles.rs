@@ -3,8 +3,6 @@
 //! The last one that was good stays on disk, so that the agent starts with it when there is no collector. What is on disk
 //! is believed no more than what arrives: its signature is verified each time.
 
-pub(crate) mod policies;
-
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -23,9 +21,7 @@ use outputs::{BundleReport, BundledPolicy, BundledPolicyState, CollectorOutput, 
 use policy::compile::seccomp::Profile;
 use seccomp::Denials;
 
-use self::policies::PolicyRefusal;
-pub(crate) use self::policies::PolicyTaker;
-pub use self::policies::pack as pack_policies;
+use crate::bundle_policies::{PolicyRefusal, PolicyTaker};
 use crate::digest::sha256;
 use crate::settings::{compile, engine_options};
 
@@ -193,7 +189,7 @@ impl BundleFolder {
     }
 
     /// Replaces the last good bundle, or removes it. Whoever reads meanwhile finds the one or the other.
-    fn keep(&self, text: Option<&str>) -> io::Result<()> {
+    pub(super) fn keep(&self, text: Option<&str>) -> io::Result<()> {
         let Some(text) = text else {
             return fs::remove_file(self.path());
         };

@@ -8,6 +8,7 @@
 mod announcer;
 mod answering;
 mod blueprint;
+mod bundle_policies;
 mod bundles;
 mod cache_files;
 mod channels;
@@ -68,7 +69,7 @@ use event::EngineKind;
 use supervisor::{Detach, ErrorReporter, LaunchContext, OnAgentDeath, Policy, Respawn, TakeOver};
 
 use self::blueprint::{InForce, Origin, blueprint};
-pub use self::bundles::pack_policies;
+pub use self::bundle_policies::pack as pack_policies;
 use self::choice::{can_be_promised, choose};
 use self::failure::failure;
 pub use self::failure::not_executed;

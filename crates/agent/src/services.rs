@@ -28,7 +28,8 @@ use supervisor::handover_state::PolicyRecord;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
-use super::bundles::{BundleRecord, ConfigWith, PolicyTaker, Receiving};
+use super::bundle_policies::PolicyTaker;
+use super::bundles::{BundleRecord, ConfigWith, Receiving};
 use super::drops::Drops;
 use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{InitProcessPolicy, Restriction};

@@ -17,7 +17,7 @@ use supervisor::AgentPlan;
 use supervisor::handover_state::{self, PolicyInForce, PolicyRecord};
 
 use crate::blueprint::{InForce, Origin, blueprint};
-use crate::bundles::{PolicyTaker, policies};
+use crate::bundle_policies::{self, PolicyTaker};
 use crate::filter_cache::{CachedFilter, Key, Sources};
 use crate::first::InitProcessPolicy;
 use crate::guard::DenialReporter;
@@ -320,7 +320,7 @@ impl Enforced {
             None => Target::Here,
         };
         let (confinement, taker) = match handover {
-            None => policies::prepare(spec, engine, place)?,
+            None => bundle_policies::prepare(spec, engine, place)?,
             Some(_) => (None, PolicyTaker::of(spec)),
         };
         let (confinement, record) = confinement.unzip();

@@ -85,7 +85,10 @@ fn a_policy_that_cannot_be_used_is_refused_with_its_name() {
         why.contains("policy web: ") && why.contains("Seccmp"),
         "{why}"
     );
-    let why = with(format!("metadata: {{name: other}}\n{}", text(&["mkdir"])));
+    let indented = text(&["mkdir"]).replace('\n', "\n  ");
+    let why = with(format!(
+        "apiVersion: crd.varmor.org/v1beta1\nkind: VarmorPolicy\nmetadata: {{name: other}}\nspec:\n  {indented}\n"
+    ));
     assert!(why.contains("its document is called other"), "{why}");
     let why = with(format!("{0}---\n{0}", text(&["mkdir"])));
     assert!(why.contains("it has 2 policies"), "{why}");

@@ -15,7 +15,7 @@ use outputs::{BundledPolicy, BundledPolicyState};
 use policy::{Mode, Policy};
 use supervisor::handover_state::PolicyRecord;
 
-use super::{BundleFolder, said};
+use crate::bundles::{BundleFolder, said};
 use crate::confine::{self, PolicyStrictness};
 use crate::digest::sha256;
 use crate::journal;
@@ -440,5 +440,4 @@ pub fn pack(paths: &[std::path::PathBuf]) -> Result<Vec<File>, Failure> {
 }
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
 mod tests;
