@@ -24,7 +24,7 @@ use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
-use crate::recording::{Recordings, UnstartedRecording};
+use crate::recording::{AskedCapture, Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
@@ -117,7 +117,8 @@ pub(super) fn blueprint(
     let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
-    let (recorder, unstarted) = recordings(&detection, &config, is_resumed)?;
+    let asked = asked_capture(&config);
+    let (recorder, unstarted) = recordings(&detection, &config, is_resumed, asked.clone())?;
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
     let judging = Judging::new(options, &sink, &verify, engine);
@@ -148,6 +149,7 @@ pub(super) fn blueprint(
         responses: made.responses,
         recorder,
         recordings: unstarted,
+        asked,
         outputs: Some(prepared_outputs(&config, &detection, &servers)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
@@ -171,6 +173,13 @@ pub(super) fn blueprint(
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
     })
+}
+
+/// Returns what records the captures that a collector asks for; `None` if that is not allowed.
+fn asked_capture(config: &Config) -> Option<Arc<AskedCapture>> {
+    let collector = &config.outputs.collector;
+    let is_allowed = collector.enabled && collector.allow_captures;
+    is_allowed.then(Arc::default)
 }
 
 /// Returns how the command of an agent that took over takes policies of bundles.
@@ -203,10 +212,11 @@ fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
+    asked: Option<Arc<AskedCapture>>,
 ) -> Result<OpenedRecordings, Failure> {
     let options = record_options(detection);
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
-    Ok((recordings.recorder(), unstarted))
+    Ok((recordings.also(asked).recorder(), unstarted))
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.

@@ -53,7 +53,7 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::observer::AlertObserver;
 use crate::policy_files;
-use crate::recording::{UnstartedRecording, Writing};
+use crate::recording::{AskedCapture, UnstartedRecording, Writing};
 use crate::totals;
 
 /// Rules at the agent's start.
@@ -169,6 +169,8 @@ pub(super) struct AgentConfig {
     pub(super) config: ConfigSource,
     /// The same, with what a bundle says.
     pub(super) config_with: ConfigWith,
+    /// Records what a collector asks for; `None` if that is not allowed.
+    pub(super) asked: Option<Arc<AskedCapture>>,
     /// How the command takes policies of bundles.
     pub(super) taker: PolicyTaker,
     /// What is reported about the bundle.
@@ -272,6 +274,9 @@ impl AgentConfig {
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
+        if let Some(asked) = self.asked.clone() {
+            dispatcher.take_captures(asked);
+        }
         let record = reported.start(&dispatcher, &counters);
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);

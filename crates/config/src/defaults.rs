@@ -10,6 +10,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("capture.max_file_size_mb", "0"),
     ("capture.mode", "rules"),
     ("capture.path_prefix", "/tmp/falco"),
+    ("collector_output.allow_captures", "false"),
     ("collector_output.allow_loosening", "false"),
     ("collector_output.allow_rollback", "false"),
     ("collector_output.bundle_key", "''"),

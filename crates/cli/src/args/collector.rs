@@ -34,6 +34,9 @@ pub(crate) struct Collector {
     /// Take bundles whose policies allow more than those in force, too
     #[arg(long, requires = "bundle_key", help_heading = OUTPUT)]
     pub(crate) allow_loosening: bool,
+    /// Record some seconds of events when an operator of the collector asks for them
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) allow_captures: bool,
 }
 
 impl Collector {
@@ -79,6 +82,9 @@ impl Collector {
         }
         if self.allow_loosening {
             options.push("collector_output.allow_loosening=true".to_owned());
+        }
+        if self.allow_captures {
+            options.push("collector_output.allow_captures=true".to_owned());
         }
         options
     }

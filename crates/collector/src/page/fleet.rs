@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
+use serde::Deserialize;
 use serde_json::Value;
-use store::Agent;
+use store::{Agent, AgentId, Capture, CaptureAsked, CaptureState, NewCapture};
 
-use super::html as answer;
+use super::{form, html as answer, see_other};
 use super::session::Visitor;
-use super::view::{self, Answer, ago, empty, number, or_dash, plain};
+use super::view::{self, Answer, PageError, ago, empty, number, or_dash, plain};
 use crate::bundles::{Choice, Choices};
+use crate::captures;
 use crate::server::{Shared, now_ns};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -76,6 +79,10 @@ impl Inventory {
 
     fn count(&self, name: &str) -> Option<u64> {
         self.0["counters"][name].as_u64()
+    }
+
+    fn allows_captures(&self) -> bool {
+        self.0["captures"] == true
     }
 
     /// Engine, with the number of rules that could not be evaluated.
@@ -162,8 +169,9 @@ const ENFORCERS: usize = 8;
 
 /// `GET /fleet`
 pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
-    let asked = shared.blocking(|store| Ok((store.agents()?, store.rollouts()?)));
-    let (agents, rollouts) = asked.await?;
+    let asked =
+        shared.blocking(|store| Ok((store.agents()?, store.rollouts()?, store.captures()?)));
+    let (agents, rollouts, captures) = asked.await?;
     let choices = Choices::new(&rollouts);
     let here = agents
         .iter()
@@ -177,7 +185,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
                 "Create a token, then start an agent with it:",
                 "tollgate serve token create --agent-class default > token\n\
                  TOLLGATE_TOKEN_FILE=token tollgate watch --collector https://HOST:6443",
-            )) } @else { (table(&agents, &choices)) }
+            )) } @else { (table(&visitor, &agents, &choices, &captures)) }
         }
         @if agents.len() > SHOWN { p.soft { "The first " (SHOWN) " are shown; " code { "GET /api/v1/agents" } " has all." } }
     };
@@ -187,7 +195,12 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
     ))
 }
 
-fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
+fn table(
+    visitor: &Visitor,
+    agents: &[Agent],
+    choices: &Choices<'_>,
+    captures: &[Capture],
+) -> Markup {
     let now = now_ns();
     html! {
         div.scroll { table.cards-on-phone {
@@ -203,7 +216,8 @@ fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
                     td { (state(agent, now)) }
                     td data-label="Version" { (or_dash(inventory.text("version"))) }
                     td data-label="Kernel" { (or_dash(inventory.text("kernel"))) span.sub { (plain(inventory.text("architecture"))) } }
-                    td data-label="Engine" { (inventory.engine()) }
+                    td data-label="Engine" { (inventory.engine())
+                        (captures_of(visitor, agent, captures, inventory.allows_captures())) }
                     td data-label="Rules" { (inventory.rules()) }
                     td data-label="Policy" { (inventory.policy()) }
                     td data-label="Bundle" { (bundle(&choices.of(agent))) (inventory.bundled_policies()) }
@@ -216,6 +230,87 @@ fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
             } }
         } }
     }
+}
+
+/// Seconds of a capture that the page asks for; the API takes others.
+const SECONDS: u32 = 30;
+
+/// Captures of an agent on the page.
+const CAPTURES: usize = 3;
+
+/// Returns the latest captures of an agent, and for operators what asks for another one.
+fn captures_of(
+    visitor: &Visitor,
+    agent: &Agent,
+    captures: &[Capture],
+    is_allowed: bool,
+) -> Markup {
+    let own = captures.iter().filter(|capture| capture.agent == agent.id);
+    html! {
+        @for capture in own.take(CAPTURES) { span.sub {
+            @match capture.state {
+                CaptureState::Complete if visitor.is_operator() => {
+                    a href={ "/captures/" (capture.id.0) } { "capture " (capture.id.0) }
+                    ", " (number(capture.events)) " events"
+                    @if capture.lost > 0 { ", " (number(capture.lost)) " lost" }
+                }
+                state => { "capture " (capture.id.0) ": " (state.name())
+                    @if !capture.reason.is_empty() { ", " (plain(&capture.reason)) } }
+            }
+            " (" (ago(capture.requested_ns)) ")"
+        } }
+        @if is_allowed && visitor.is_operator() {
+            form method="post" action="/captures" {
+                (visitor.token())
+                input type="hidden" name="agent" value=(agent.id.0);
+                button type="submit" { "Capture " (SECONDS) " s" }
+            }
+        }
+    }
+}
+
+/// `GET /captures/{id}`
+pub(super) async fn download(
+    State(shared): State<Arc<Shared>>,
+    visitor: Visitor,
+    Path(id): Path<i64>,
+) -> Answer {
+    visitor.may_change()?;
+    Ok(captures::download(&shared, id, visitor.user.clone()).await?)
+}
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    token: String,
+    agent: i64,
+}
+
+/// `POST /captures`
+pub(super) async fn capture(
+    State(shared): State<Arc<Shared>>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let form: Asked = form::read(&headers, body).await?;
+    visitor.sent(&form.token)?;
+    visitor.may_change()?;
+    let agent = AgentId(form.agent);
+    let new = NewCapture {
+        agent,
+        seconds: SECONDS,
+        actor: visitor.user.clone(),
+    };
+    let asked = shared.blocking(move |store| match captures::allows(store, agent)? {
+        Some(true) => store.request_capture(new).map(Some),
+        _ => Ok(None),
+    });
+    let problem = match asked.await? {
+        Some(CaptureAsked::Added(_)) => return Ok(see_other("/fleet")),
+        Some(CaptureAsked::Busy(_)) => "the agent has another capture to record or to send first",
+        Some(CaptureAsked::UnknownAgent) | None => "there is no such agent that allows captures",
+    };
+    Err(PageError::new(StatusCode::CONFLICT, problem))
 }
 
 /// Labels that an agent says it has.

@@ -5,8 +5,13 @@ use serde_json::{Value, json};
 
 use crate::report::{AgentReport, BundleReport, BundledPolicy, PolicyReport};
 
-/// Returns the inventory: the machine and its labels, and what is in force as soon as the engine runs.
-pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
+/// Returns the inventory: the machine and its labels, and what is in force, and whether captures are allowed, as soon as the
+/// engine runs.
+pub(super) fn of_agent(
+    labels: &Labels,
+    report: Option<&AgentReport>,
+    allows_captures: bool,
+) -> Value {
     let system = rustix::system::uname();
     let mut inventory = json!({
         "host": system.nodename().to_string_lossy(),
@@ -26,6 +31,7 @@ pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
     let counters = report.counters.iter();
     inventory["counters"] = counters.map(|(name, count)| (*name, *count)).collect();
     inventory["policy"] = policy(&report.policy);
+    inventory["captures"] = json!(allows_captures);
     inventory["bundle"] = report.bundle.as_ref().map_or(Value::Null, bundle);
     inventory
 }
@@ -104,7 +110,7 @@ mod tests {
                 }),
                 counters: vec![("dropped_events", 7)],
             };
-            of_agent(&Labels::default(), Some(&report))
+            of_agent(&Labels::default(), Some(&report), true)
         };
         assert_eq!(of(PolicyReport::Absent)["policy"], Value::Null);
         assert_eq!(of(PolicyReport::Unknown)["policy"], json!({}));
@@ -119,6 +125,7 @@ mod tests {
             json!({"name": "p", "digest": "sha256:cd", "audits": false,
                    "enforcers": {"Landlock": "fully enforced"}})
         );
+        assert_eq!(known["captures"], true);
         assert_eq!(known["rules"], "sha256:ab");
         assert_eq!(
             known["bundle"],
@@ -127,7 +134,7 @@ mod tests {
         );
         assert_eq!(known["counters"], json!({"dropped_events": 7}));
         let labels = Labels::parse("tier=db,zone=b").expect("valid");
-        let early = of_agent(&labels, None);
+        let early = of_agent(&labels, None, true);
         assert!(early.get("policy").is_none());
         assert_eq!(early["labels"], json!({"tier": "db", "zone": "b"}));
     }
