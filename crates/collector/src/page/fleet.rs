@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use store::{Agent, AgentId, Capture, CaptureAsked, CaptureState, NewCapture};
 
-use super::{form, html as answer, see_other};
 use super::session::Visitor;
 use super::view::{self, Answer, PageError, ago, empty, number, or_dash, plain};
+use super::{form, html as answer, see_other};
 use crate::bundles::{Choice, Choices};
 use crate::captures;
 use crate::server::{Shared, now_ns};
@@ -239,12 +239,7 @@ const SECONDS: u32 = 30;
 const CAPTURES: usize = 3;
 
 /// Returns the latest captures of an agent, and for operators what asks for another one.
-fn captures_of(
-    visitor: &Visitor,
-    agent: &Agent,
-    captures: &[Capture],
-    is_allowed: bool,
-) -> Markup {
+fn captures_of(visitor: &Visitor, agent: &Agent, captures: &[Capture], is_allowed: bool) -> Markup {
     let own = captures.iter().filter(|capture| capture.agent == agent.id);
     html! {
         @for capture in own.take(CAPTURES) { span.sub {
