@@ -18,12 +18,13 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
-use crate::bundles::{BundleRecord, ConfigWith};
+use crate::bundle_policies::PolicyTaker;
+use crate::bundles::{BundleFolder, BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
-use crate::recording::{Recordings, UnstartedRecording};
+use crate::recording::{AskedCapture, Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
@@ -40,20 +41,28 @@ use crate::{channels, digest, engines, journal, responses};
 pub(super) struct InForce {
     pub(super) profile: Profile,
     pub(super) denials: Denials,
+    /// How the command takes policies of bundles.
+    pub(super) taker: PolicyTaker,
 }
 
 impl InForce {
-    /// The state without a policy.
-    pub(super) fn nothing() -> Self {
+    /// The state without a policy. `verb` is that of a command that takes none from bundles.
+    pub(super) fn nothing(verb: &'static str) -> Self {
         Self {
             profile: Profile::default(),
             denials: Denials::InKernel,
+            taker: PolicyTaker::Not(verb),
         }
     }
 
     /// Returns the state for the policy of a command or container, if there is one. An agent that
     /// learns a policy gets every call reported.
-    pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Target) -> Self {
+    pub(super) fn of(
+        spec: &AgentSpec,
+        confinement: Option<&Confinement>,
+        place: Target,
+        taker: PolicyTaker,
+    ) -> Self {
         let profile = match &spec.detection.learner {
             Some(_) => Some(policy::Model::recorder()),
             None => confinement.map(|made| made.calls.clone()),
@@ -65,6 +74,7 @@ impl InForce {
                 Target::Here => Denials::InKernel,
                 Target::Elsewhere => Denials::Held,
             },
+            taker,
         }
     }
 }
@@ -107,11 +117,17 @@ pub(super) fn blueprint(
     let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
-    let (recorder, unstarted) = recordings(&detection, &config, is_resumed)?;
+    let asked = asked_capture(&config);
+    let (recorder, unstarted) = recordings(&detection, &config, is_resumed, asked.clone())?;
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
     let judging = Judging::new(options, &sink, &verify, engine);
+    let taker = in_force.taker.clone();
     let made = judging.load(origin, &config, &detection, in_force)?;
+    let taker = match is_resumed {
+        true => taker_after(taker, &made.in_force, &config)?,
+        false => taker,
+    };
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     Ok(AgentConfig {
         verify,
@@ -133,6 +149,7 @@ pub(super) fn blueprint(
         responses: made.responses,
         recorder,
         recordings: unstarted,
+        asked,
         outputs: Some(prepared_outputs(&config, &detection, &servers)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
@@ -150,11 +167,29 @@ pub(super) fn blueprint(
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         has_rules: !detection.without_rules,
-        bundle: bundle_record(&config, &detection, &interception),
+        bundle: bundle_record(&config, &detection, &interception, taker.clone()),
+        taker,
         settings: config,
         config_with: source_with_bundle(detection.clone(), interception.clone()),
         config: source_of_config(detection, interception),
     })
+}
+
+/// Returns what records the captures that a collector asks for; `None` if that is not allowed.
+fn asked_capture(config: &Config) -> Option<Arc<AskedCapture>> {
+    let collector = &config.outputs.collector;
+    let is_allowed = collector.enabled && collector.allow_captures;
+    is_allowed.then(Arc::default)
+}
+
+/// Returns how the command of an agent that took over takes policies of bundles.
+fn taker_after(
+    taker: PolicyTaker,
+    in_force: &PolicyInForce,
+    config: &Config,
+) -> Result<PolicyTaker, Failure> {
+    let folder = BundleFolder::of(&config.outputs.collector)?;
+    Ok(taker.taking_over(in_force.record.as_ref(), folder.as_ref()))
 }
 
 /// Opens the outputs, those of servers included.
@@ -177,10 +212,11 @@ fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
+    asked: Option<Arc<AskedCapture>>,
 ) -> Result<OpenedRecordings, Failure> {
     let options = record_options(detection);
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
-    Ok((recordings.recorder(), unstarted))
+    Ok((recordings.also(asked).recorder(), unstarted))
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.
@@ -234,9 +270,10 @@ fn bundle_record(
     config: &Config,
     detection: &Detection,
     interception: &Interception,
+    taker: PolicyTaker,
 ) -> BundleRecord {
     let with = source_with_bundle(detection.clone(), interception.clone());
-    BundleRecord::of(config, with)
+    BundleRecord::of(config, with, taker)
 }
 
 fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {
@@ -316,7 +353,9 @@ impl<'a> Judging<'a> {
         detection: &Detection,
         in_force: InForce,
     ) -> Result<Loaded, Failure> {
-        let InForce { profile, denials } = in_force;
+        let InForce {
+            profile, denials, ..
+        } = in_force;
         let own = |profile| PolicyInForce {
             profile,
             ..PolicyInForce::default()

@@ -1,4 +1,4 @@
-//! Bundles of rules that a collector hands down.
+//! Bundles of rules and policies that a collector hands down.
 //!
 //! The last one that was good stays on disk, so that the agent starts with it when there is no collector. What is on disk
 //! is believed no more than what arrives: its signature is verified each time.
@@ -17,10 +17,11 @@ use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::EngineKind;
-use outputs::{BundleReport, CollectorOutput, Dispatcher};
+use outputs::{BundleReport, BundledPolicy, BundledPolicyState, CollectorOutput, Dispatcher};
 use policy::compile::seccomp::Profile;
 use seccomp::Denials;
 
+use crate::bundle_policies::{PolicyRefusal, PolicyTaker};
 use crate::digest::sha256;
 use crate::settings::{compile, engine_options};
 
@@ -48,6 +49,7 @@ pub(super) struct BundleFolder {
     key: PublicKey,
     least: u64,
     allows_older: bool,
+    allows_looser: bool,
 }
 
 impl BundleFolder {
@@ -74,6 +76,7 @@ impl BundleFolder {
             key,
             least: output.bundle_min_version,
             allows_older: output.allow_rollback,
+            allows_looser: output.allow_loosening,
         }))
     }
 
@@ -122,10 +125,10 @@ impl BundleFolder {
     }
 
     /// Returns what there is to report about the last bundle where this configuration is in force.
-    fn report(&self, config: &Config, with: &ConfigWith) -> BundleReport {
+    fn report(&self, config: &Config, with: &ConfigWith, taker: &PolicyTaker) -> BundleReport {
         let refused = |digest, problem| BundleReport {
-            in_force: None,
             refused: Some((digest, problem)),
+            ..BundleReport::default()
         };
         let last = match self.last_good() {
             Ok(None) => return BundleReport::default(),
@@ -137,7 +140,8 @@ impl BundleFolder {
         let is_of = |(file, (name, text)): (&File, &(String, String))| {
             (&file.name, &file.text) == (name, text)
         };
-        let is_used = config.bundled_rules.len() == last.content.rules.len()
+        let is_used = !last.content.rules.is_empty()
+            && config.bundled_rules.len() == last.content.rules.len()
             && last
                 .content
                 .rules
@@ -148,12 +152,20 @@ impl BundleFolder {
             true => Ok(()),
             false => with(&last.content).and_then(|config| check(&config)),
         };
-        match checked {
-            Ok(()) => BundleReport {
-                in_force: Some((last.content.version, last.digest)),
-                refused: None,
+        // The policy of a bundle is in force whether or not its rules are.
+        let policies = taker.report(&last.content);
+        let of_policy = policies.iter().find_map(|policy| match &policy.state {
+            BundledPolicyState::Refused(why) => Some(format!("policy {}: {why}", policy.name)),
+            _ => None,
+        });
+        let problem = checked.as_ref().err().map(said).or(of_policy);
+        BundleReport {
+            in_force: match checked {
+                Ok(()) => Some((last.content.version, last.digest.clone())),
+                Err(_) => None,
             },
-            Err(failure) => refused(last.digest, said(&failure)),
+            refused: problem.map(|problem| (last.digest, problem)),
+            policies,
         }
     }
 
@@ -177,7 +189,7 @@ impl BundleFolder {
     }
 
     /// Replaces the last good bundle, or removes it. Whoever reads meanwhile finds the one or the other.
-    fn keep(&self, text: Option<&str>) -> io::Result<()> {
+    pub(super) fn keep(&self, text: Option<&str>) -> io::Result<()> {
         let Some(text) = text else {
             return fs::remove_file(self.path());
         };
@@ -242,16 +254,21 @@ struct Recorded {
     report: Mutex<BundleReport>,
     /// Is asked why a bundle is not in force.
     with: ConfigWith,
+    taker: PolicyTaker,
 }
 
 impl BundleRecord {
     /// Returns the record of the bundle that the agent has started with.
-    pub(super) fn of(config: &Config, with: ConfigWith) -> Self {
+    pub(super) fn of(config: &Config, with: ConfigWith, taker: PolicyTaker) -> Self {
         let Ok(Some(folder)) = BundleFolder::of(&config.outputs.collector) else {
             return Self(None);
         };
-        let report = Mutex::new(folder.report(config, &with));
-        Self(Some(Arc::new(Recorded { report, with })))
+        let report = Mutex::new(folder.report(config, &with, &taker));
+        Self(Some(Arc::new(Recorded {
+            report,
+            with,
+            taker,
+        })))
     }
 
     /// Records the bundle after this configuration has come into force. Returns why the last bundle is not in force, if that
@@ -260,7 +277,7 @@ impl BundleRecord {
         let record = self.0.as_ref()?;
         let folder = BundleFolder::of(&config.outputs.collector).ok().flatten();
         let mut new = folder.map_or_else(BundleReport::default, |folder| {
-            folder.report(config, &record.with)
+            folder.report(config, &record.with, &record.taker)
         });
         let before = self.report().unwrap_or_default();
         let problem = new
@@ -310,7 +327,30 @@ pub(super) struct Receiving {
     pub(super) config: ConfigWith,
     pub(super) reload: Reload,
     pub(super) record: BundleRecord,
+    pub(super) taker: PolicyTaker,
     pub(super) dispatcher: Dispatcher,
+}
+
+/// Why a bundle is refused.
+struct Refusal {
+    problem: String,
+    /// The policy of it that is why.
+    policy: Option<BundledPolicy>,
+}
+
+impl From<String> for Refusal {
+    fn from(problem: String) -> Self {
+        Self {
+            problem,
+            policy: None,
+        }
+    }
+}
+
+impl From<PolicyRefusal> for Refusal {
+    fn from(PolicyRefusal { problem, policy }: PolicyRefusal) -> Self {
+        Self { problem, policy }
+    }
 }
 
 impl Receiving {
@@ -332,17 +372,23 @@ impl Receiving {
             let before = self.record.report().unwrap_or_default();
             match self.adopt(text) {
                 Ok(()) => self.record.adopted(&digest),
-                Err(problem) => self.record.set(BundleReport {
-                    refused: Some((digest, problem)),
-                    ..before
-                }),
+                Err(Refusal { problem, policy }) => {
+                    let kept = self.folder.last_good().ok().flatten();
+                    let kept = kept.map(|kept| self.taker.report(&kept.content));
+                    let policies = kept.into_iter().flatten().chain(policy).collect();
+                    self.record.set(BundleReport {
+                        refused: Some((digest, problem)),
+                        policies,
+                        ..before
+                    });
+                }
             }
             self.dispatcher.report_again();
         }
     }
 
     /// Puts a bundle into force, or says why not; then what was in force stays.
-    fn adopt(&self, text: String) -> Result<(), String> {
+    fn adopt(&self, text: String) -> Result<(), Refusal> {
         let new = self.folder.accept(text)?;
         let last = self.folder.last_good();
         // Without the last one nobody can say whether this is older: it is the collector's word then.
@@ -352,9 +398,14 @@ impl Receiving {
                 return Err(format!(
                     "version {} is not newer than {}, which is in force; agents with --allow-rollback take it",
                     new.content.version, last.content.version
-                ));
+                )
+                .into());
             }
         }
+        let known = last.as_ref().ok().and_then(Option::as_ref);
+        let known = known.map(|last| &last.content);
+        let looser = self.folder.allows_looser;
+        self.taker.check(&new.content, known, looser)?;
         // Before it is kept: the next start reads what is kept.
         let checked = (self.config)(&new.content).and_then(|config| check(&config));
         checked.map_err(|failure| said(&failure))?;
@@ -367,7 +418,7 @@ impl Receiving {
                 |error| format!("; cannot restore the last one: {error}"),
                 |()| String::new(),
             );
-            return Err(format!("{}{after}", said(&failure)));
+            return Err(format!("{}{after}", said(&failure)).into());
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Optional {
         };
         let prepared = prepare_file(file, &self.how, place)?;
         prepared.tell(quiet);
-        Ok(Some((prepared.confinement, prepared.record)))
+        Ok(Some(prepared.into_parts()))
     }
 
     /// Returns the same for an agent that takes over, which does not have the descriptors of the first.
@@ -93,6 +93,11 @@ pub struct PreparedPolicy {
 }
 
 impl PreparedPolicy {
+    /// Returns the confinement, and what is reported about the policy.
+    pub(crate) fn into_parts(self) -> (Confinement, PolicyRecord) {
+        (self.confinement, self.record)
+    }
+
     /// Prints the messages. With `quiet`, only unaccepted ways around the rules are printed.
     pub fn tell(&self, quiet: bool) {
         terminal::complain(match quiet {

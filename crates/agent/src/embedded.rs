@@ -153,7 +153,7 @@ pub struct Figures {
 pub fn start(mut detection: Detection, sources: GivenSources) -> Result<Embedded, Failure> {
     let given = Arc::new(GivenHandle::new(sources));
     detection.given = Some(Arc::clone(&given));
-    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let (in_force, origin) = (InForce::nothing("node"), Origin::Files);
     let made = blueprint(
         detection.clone(),
         Interception::default(),

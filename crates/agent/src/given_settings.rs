@@ -200,6 +200,8 @@ mod tests {
         "capture.enabled",
         "capture.max_file_size_mb",
         "capture.mode",
+        "collector_output.allow_captures",
+        "collector_output.allow_loosening",
         "collector_output.allow_rollback",
         "collector_output.bundle_min_version",
         "collector_output.enabled",

@@ -16,7 +16,6 @@ use rules::{Alert, AlertValue, Priority};
 use supervisor::SharedState;
 
 use super::violations::{KernelViolation, Ruling};
-use crate::policy_files;
 
 /// Time without a violation after which a thread that waits for one assumes that all have arrived.
 const QUIET: Duration = Duration::from_millis(50);
@@ -46,11 +45,11 @@ struct Shared {
 }
 
 impl KernelReports {
-    /// Starts receiving violations of the current policy. `policy` is its file, which maps
+    /// Starts receiving violations of the current policy. `policy` reads it, to map
     /// AppArmor's denials to rule names.
     pub(super) fn follow(
         resident: &LoadedPolicy,
-        policy: Option<&PathBuf>,
+        policy: &dyn Fn() -> Option<policy::Policy>,
         dispatcher: Dispatcher,
         shared_state: &Arc<SharedState>,
         container: Option<&str>,
@@ -68,10 +67,8 @@ impl KernelReports {
         });
         let mut threads = Vec::new();
         let named = |name: &str| std::thread::Builder::new().name(format!("tollgate-{name}"));
-        // If the file was edited or removed, denials have the name of the loaded profile.
-        let policy = || policy_files::read(policy?).policies.pop();
         for (kind, name) in &resident.known {
-            let listen = (registered(*kind).listen)(name, &policy)?;
+            let listen = (registered(*kind).listen)(name, policy)?;
             let shared = Arc::clone(&shared);
             let index = threads.len();
             threads.push(named(kind.id()).spawn(move || hear(listen, &shared, index))?);

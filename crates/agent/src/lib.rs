@@ -8,6 +8,7 @@
 mod announcer;
 mod answering;
 mod blueprint;
+mod bundle_policies;
 mod bundles;
 mod cache_files;
 mod channels;
@@ -68,6 +69,7 @@ use event::EngineKind;
 use supervisor::{Detach, ErrorReporter, LaunchContext, OnAgentDeath, Policy, Respawn, TakeOver};
 
 use self::blueprint::{InForce, Origin, blueprint};
+pub use self::bundle_policies::pack as pack_policies;
 use self::choice::{can_be_promised, choose};
 use self::failure::failure;
 pub use self::failure::not_executed;
@@ -120,6 +122,16 @@ pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outc
         .as_deref()
         .inspect(|path| Pidfile::remove_stale(path));
     concluded(status)
+}
+
+/// Returns true if a run with these options takes bundles of a collector, and therefore needs an agent that stays.
+///
+/// # Errors
+///
+/// The configuration or the pinned key cannot be read.
+pub fn takes_bundles(detection: &Detection) -> Result<bool, Failure> {
+    let (config, _) = settings::configuration_with(detection, &Interception::default(), None)?;
+    Ok(bundles::BundleFolder::of(&config.outputs.collector)?.is_some())
 }
 
 /// Runs a command and watches it until the command ends.
@@ -204,7 +216,7 @@ fn policy(spec: &AgentSpec) -> Policy {
 /// Returns the services that watch running processes.
 pub fn services(detection: Detection, engine: EngineKind) -> Result<supervisor::Start, Failure> {
     let interception = Interception::default();
-    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let (in_force, origin) = (InForce::nothing("watch"), Origin::Files);
     let made = blueprint(detection, interception, engine, in_force, origin, None)?;
     Ok(made.into_start())
 }
@@ -216,7 +228,7 @@ pub fn sandbox_services(
     endpoint: &Path,
 ) -> Result<(supervisor::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
-    let (in_force, origin) = (InForce::nothing(), Origin::Files);
+    let (in_force, origin) = (InForce::nothing("watch"), Origin::Files);
     let engine = EngineKind::Gvisor;
     let blueprint = blueprint(detection, interception, engine, in_force, origin, None)?;
     let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);

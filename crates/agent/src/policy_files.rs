@@ -149,7 +149,25 @@ pub fn parse(name: &str, text: &str) -> Loaded {
     }
 }
 
+/// Adds to a file's diagnostics what its enforcers do not support on a machine. Rules of `accepted` may be enforced only partially.
+#[must_use]
+pub fn checked(mut loaded: Loaded, accepted: &[String], machine: &MachineFeatures) -> Loaded {
+    for policy in &loaded.policies {
+        let policy = narrowed(policy, machine);
+        loaded.diagnostics.extend(policy.check(accepted));
+    }
+    loaded
+        .diagnostics
+        .sort_by_key(|problem| (problem.location.line, problem.location.column));
+    loaded
+}
+
 impl Loaded {
+    /// Returns the text of the file.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the SHA-256 of the file's text in hexadecimal.
     pub(crate) fn digest(&self) -> String {
         digest::sha256(self.text.as_bytes())

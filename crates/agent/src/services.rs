@@ -28,6 +28,7 @@ use supervisor::handover_state::PolicyRecord;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
+use super::bundle_policies::PolicyTaker;
 use super::bundles::{BundleRecord, ConfigWith, Receiving};
 use super::drops::Drops;
 use super::engines::{self, Common, Request, Started, Tuning};
@@ -51,7 +52,8 @@ use crate::journal;
 use crate::learn::Learner;
 use crate::metrics;
 use crate::observer::AlertObserver;
-use crate::recording::{UnstartedRecording, Writing};
+use crate::policy_files;
+use crate::recording::{AskedCapture, UnstartedRecording, Writing};
 use crate::totals;
 
 /// Rules at the agent's start.
@@ -167,6 +169,10 @@ pub(super) struct AgentConfig {
     pub(super) config: ConfigSource,
     /// The same, with what a bundle says.
     pub(super) config_with: ConfigWith,
+    /// Records what a collector asks for; `None` if that is not allowed.
+    pub(super) asked: Option<Arc<AskedCapture>>,
+    /// How the command takes policies of bundles.
+    pub(super) taker: PolicyTaker,
     /// What is reported about the bundle.
     pub(super) bundle: BundleRecord,
     /// `None` once the outputs are started.
@@ -255,7 +261,7 @@ impl AgentConfig {
         // capabilities for later listeners.
         let kernel_reports = KernelReports::follow(
             &self.resident,
-            self.policy.as_ref(),
+            &policy_reader(self.policy.as_deref(), &self.taker),
             dispatcher.clone(),
             &shared_state,
             self.told.as_ref().map(|their| their.told.id.as_str()),
@@ -268,6 +274,9 @@ impl AgentConfig {
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
+        if let Some(asked) = self.asked.clone() {
+            dispatcher.take_captures(asked);
+        }
         let record = reported.start(&dispatcher, &counters);
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
@@ -293,7 +302,7 @@ impl AgentConfig {
         if !refused.is_empty() {
             reloader.announce(rule_count, &refused);
         }
-        take_bundles(&reloader, self.config_with, self.bundle)?;
+        take_bundles(&reloader, self.config_with, self.bundle, self.taker)?;
         follow_orders(&reloader, signals, &shared_state, watched, host)?;
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
@@ -511,11 +520,21 @@ fn counted(
     Arc::new(move || counters(&matched, &shared_state))
 }
 
+/// Returns a reader of the policy in force, for the names of its rules. Without one, denials have the name of the loaded profile.
+fn policy_reader(path: Option<&Path>, taker: &PolicyTaker) -> impl Fn() -> Option<policy::Policy> {
+    move || match taker {
+        PolicyTaker::Takes(_) => taker.policy_in_force(),
+        // The file may have been edited or removed.
+        PolicyTaker::Not(_) => policy_files::read(path?).policies.pop(),
+    }
+}
+
 /// Takes bundles of the collector, if a key is pinned.
 fn take_bundles(
     reloader: &Arc<Reloader>,
     config: ConfigWith,
     record: BundleRecord,
+    taker: PolicyTaker,
 ) -> anyhow::Result<()> {
     // The configuration was read a moment ago, with the key.
     let Some(folder) = reloader.bundle_folder().ok().flatten() else {
@@ -527,6 +546,7 @@ fn take_bundles(
         config,
         reload: Box::new(move || reload.try_reload()),
         record,
+        taker,
         dispatcher: reloader.dispatcher.clone(),
     };
     receiving.start().context("cannot start to take bundles")

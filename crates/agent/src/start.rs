@@ -17,6 +17,7 @@ use supervisor::AgentPlan;
 use supervisor::handover_state::{self, PolicyInForce, PolicyRecord};
 
 use crate::blueprint::{InForce, Origin, blueprint};
+use crate::bundle_policies::{self, PolicyTaker};
 use crate::filter_cache::{CachedFilter, Key, Sources};
 use crate::first::InitProcessPolicy;
 use crate::guard::DenialReporter;
@@ -175,7 +176,9 @@ fn filter_alone(
     enforced: &Enforced,
     engine: EngineKind,
 ) -> Result<CachedFilter, Failure> {
-    let InForce { profile, denials } = &enforced.in_force;
+    let InForce {
+        profile, denials, ..
+    } = &enforced.in_force;
     let config = &sources.config;
     let mut loaded = config::rule_files::load_read(sources.files.clone());
     // The evaluating agent reports selections without effect.
@@ -316,9 +319,9 @@ impl Enforced {
             Some(_) => Target::Elsewhere,
             None => Target::Here,
         };
-        let confinement = match handover {
-            None => spec.confine.prepare(spec.detection.quiet, place)?,
-            Some(_) => None,
+        let (confinement, taker) = match handover {
+            None => bundle_policies::prepare(spec, engine, place)?,
+            Some(_) => (None, PolicyTaker::of(spec)),
         };
         let (confinement, record) = confinement.unzip();
         if let Some(confinement) = confinement
@@ -332,7 +335,7 @@ impl Enforced {
             None => confinement.as_ref().and_then(Confinement::elsewhere),
             Some(handover) => handover_state::decode_first(handover)?,
         };
-        let in_force = InForce::of(spec, confinement.as_ref(), place);
+        let in_force = InForce::of(spec, confinement.as_ref(), place, taker);
         // An agent that takes over learns it from its handover.
         let resident = confinement.as_ref().map(Confinement::resident);
         let mut first = InitProcessPolicy::of_spec(spec, elsewhere.clone());
@@ -359,7 +362,7 @@ impl Enforced {
         origin: Origin<'_>,
     ) -> Result<AgentConfig, Failure> {
         let told = their_container(&spec);
-        let in_force = std::mem::replace(&mut self.in_force, InForce::nothing());
+        let in_force = std::mem::replace(&mut self.in_force, InForce::nothing("agent"));
         let (detection, interception) = (spec.detection, spec.interception);
         let mut blueprint = blueprint(detection, interception, engine, in_force, origin, told)?;
         blueprint.door = match spec.mode {
@@ -413,7 +416,9 @@ impl Cache {
         };
         let (config, _) = configuration(&spec.detection, &spec.interception)?;
         let sources = Sources::read(config);
-        let InForce { profile, denials } = in_force;
+        let InForce {
+            profile, denials, ..
+        } = in_force;
         let policy =
             format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?} {record:?}");
         Ok(Some(Self {

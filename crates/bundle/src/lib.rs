@@ -1,4 +1,4 @@
-//! Signed bundles of rules and settings, which a collector hands down to agents.
+//! Signed bundles of rules, policies and settings, which a collector hands down to agents.
 //!
 //! A bundle is made and signed where its key is, which need not be the collector's machine: the collector only passes it
 //! on. An agent pins the public key and believes nothing else.
@@ -8,7 +8,8 @@
 //!
 //! let key = PrivateKey::generate()?;
 //! let rules = vec![File { name: "web.yaml".to_owned(), text: "- rule: ...".to_owned() }];
-//! let signed = Content { version: 1, rules, settings: Vec::new() }.pack()?.sign(&key);
+//! let content = Content { version: 1, rules, ..Content::default() };
+//! let signed = content.pack()?.sign(&key);
 //! let content = Signed::parse(&signed.to_text())?.verify(&key.public())?;
 //! assert_eq!(content.version, 1);
 //! # Ok::<(), bundle::BundleError>(())
@@ -29,6 +30,9 @@ pub const MAX_BYTES: usize = 2 << 20;
 
 /// Rule files of a bundle at most.
 const MAX_FILES: usize = 256;
+
+/// Policies of a bundle at most.
+const MAX_POLICIES: usize = 64;
 
 /// Longest name of a file.
 const MAX_NAME: usize = 100;
@@ -108,13 +112,18 @@ pub struct File {
 }
 
 /// What a bundle is about.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Content {
     /// Number that grows with each bundle of a key: an agent takes no older one.
     pub version: u64,
-    /// Rule files in the order of loading. They replace those of the agent.
+    /// Rule files in the order of loading. They replace those of the agent; a bundle that has policies alone leaves the agent
+    /// its own.
     pub rules: Vec<File>,
+    /// Policies by name, one document each. Each takes the place of an agent's own policy of that name when its command
+    /// starts again. Builds that know of no policies refuse the bundle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<File>,
     /// Settings such as `outputs.rate=5`, as `-o` sets them.
     #[serde(default)]
     pub settings: Vec<String>,
@@ -139,27 +148,12 @@ impl Content {
         if self.version == 0 || i64::try_from(self.version).is_err() {
             return Err(wrong("the version has to be a number from 1 on"));
         }
-        if self.rules.is_empty() {
+        if self.rules.is_empty() && self.policies.is_empty() {
             // An agent without rules detects nothing: that is a mistake, not a wish.
-            return Err(wrong("it has no rule file"));
+            return Err(wrong("it has no rule file and no policy"));
         }
-        if self.rules.len() > MAX_FILES {
-            return Err(wrong(format!("it has more than {MAX_FILES} rule files")));
-        }
-        let mut names = BTreeSet::new();
-        for File { name, .. } in &self.rules {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            let is_good = (1..=MAX_NAME).contains(&name.len())
-                && !name.starts_with('.')
-                && name.chars().all(is_plain);
-            if !is_good {
-                let expected = "expected letters, digits, `-`, `_` and `.`";
-                return Err(wrong(format!("{name:?} names no rule file: {expected}")));
-            }
-            if !names.insert(name) {
-                return Err(wrong(format!("it has two rule files of the name {name}")));
-            }
-        }
+        check_names(&self.rules, "rule file", MAX_FILES)?;
+        check_names(&self.policies, "policy", MAX_POLICIES)?;
         for setting in &self.settings {
             let key = setting.split(['=', '[']).next().unwrap_or_default().trim();
             let is_of = |group: &str| {
@@ -175,6 +169,31 @@ impl Content {
         }
         Ok(())
     }
+}
+
+/// Checks that files have names without folders, of which none occurs twice, and that there are not too many.
+fn check_names(files: &[File], what: &str, limit: usize) -> Result<(), BundleError> {
+    if files.len() > limit {
+        return Err(wrong(format!(
+            "it has {} of the kind {what}, and may have {limit}",
+            files.len()
+        )));
+    }
+    let mut names = BTreeSet::new();
+    for File { name, .. } in files {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_good = (1..=MAX_NAME).contains(&name.len())
+            && !name.starts_with('.')
+            && name.chars().all(is_plain);
+        if !is_good {
+            let expected = "expected letters, digits, `-`, `_` and `.`";
+            return Err(wrong(format!("{name:?} names no {what}: {expected}")));
+        }
+        if !names.insert(name) {
+            return Err(wrong(format!("it has {what} {name} twice")));
+        }
+    }
+    Ok(())
 }
 
 /// A bundle before it is signed.

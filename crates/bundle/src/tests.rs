@@ -2,6 +2,13 @@
 
 use super::*;
 
+fn file(name: &str) -> File {
+    File {
+        name: name.to_owned(),
+        text: String::new(),
+    }
+}
+
 fn content() -> Content {
     Content {
         version: 3,
@@ -9,6 +16,7 @@ fn content() -> Content {
             name: "a.yaml".to_owned(),
             text: "- list: x\n  items: [\"é\"]\n".to_owned(),
         }],
+        policies: vec![file("web")],
         settings: vec!["outputs.rate=5".to_owned()],
     }
 }
@@ -76,10 +84,6 @@ fn a_bundle_that_another_key_signs_is_another_one() {
 
 #[test]
 fn what_no_bundle_may_hold_is_refused() {
-    let file = |name: &str| File {
-        name: name.to_owned(),
-        text: String::new(),
-    };
     let with = |rules: Vec<File>| Content { rules, ..content() };
     for (bad, expected) in [
         (
@@ -96,11 +100,38 @@ fn what_no_bundle_may_hold_is_refused() {
             },
             "version",
         ),
-        (with(Vec::new()), "no rule file"),
+        (
+            Content {
+                policies: Vec::new(),
+                ..with(Vec::new())
+            },
+            "no rule file and no policy",
+        ),
+        (
+            Content {
+                policies: vec![file("a/b")],
+                ..content()
+            },
+            "names no policy",
+        ),
+        (
+            Content {
+                policies: vec![file("a"), file("a")],
+                ..content()
+            },
+            "policy a twice",
+        ),
+        (
+            Content {
+                policies: (0..=MAX_POLICIES).map(|n| file(&n.to_string())).collect(),
+                ..content()
+            },
+            "may have 64",
+        ),
         (with(vec![file("../a")]), "names no rule file"),
         (with(vec![file(".a")]), "names no rule file"),
         (with(vec![file("")]), "names no rule file"),
-        (with(vec![file("a"), file("a")]), "two rule files"),
+        (with(vec![file("a"), file("a")]), "rule file a twice"),
     ] {
         let error = bad.pack().expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
@@ -132,10 +163,6 @@ fn settings_that_name_a_program_a_file_or_a_server_are_refused() {
 
 #[test]
 fn a_bundle_that_is_too_large_is_refused() {
-    let file = |name: &str| File {
-        name: name.to_owned(),
-        text: String::new(),
-    };
     let large = Content {
         rules: vec![File {
             text: "x".repeat(MAX_BYTES),
@@ -182,4 +209,23 @@ fn keys_are_texts() {
         assert!(PublicKey::parse(bad).is_err(), "{bad}");
     }
     assert!(PrivateKey::parse(&key.public().to_text()).is_err());
+}
+
+#[test]
+fn policies_alone_make_a_bundle_and_one_without_is_read_by_older_builds() {
+    let alone = Content {
+        rules: Vec::new(),
+        ..content()
+    };
+    alone.pack().expect("it has a policy");
+    let without = Content {
+        policies: Vec::new(),
+        ..content()
+    };
+    let text = without
+        .pack()
+        .expect("it has rules")
+        .into_signed()
+        .to_text();
+    assert!(!text.contains("policies"), "{text}");
 }

@@ -57,6 +57,23 @@ pub(crate) async fn small(
     utf8(received(body, limit, too_large).await?.to_vec())
 }
 
+/// Reads a body of at most `limit` bytes as it is.
+pub(crate) async fn bytes(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<Vec<u8>, Refusal> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        let message = "this request takes no Content-Encoding: send the body as it is";
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let too_large = || {
+        let message = format!("the body exceeds {limit} bytes");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    Ok(received(body, limit, too_large).await?.to_vec())
+}
+
 /// Reads a body and stops at `limit` bytes.
 async fn received(
     body: Body,

@@ -16,6 +16,7 @@ use crate::answer::{Refusal, json_response};
 use crate::auth;
 use crate::body;
 use crate::bundles;
+use crate::captures;
 use crate::grouping;
 use crate::secret::NewSecret;
 use crate::server::{Shared, now_ns};
@@ -85,11 +86,13 @@ pub(crate) async fn inventory(
     let labels = bundles::labels_of(&inventory)
         .map_err(|problem| Refusal::new(StatusCode::BAD_REQUEST, problem))?;
     let id = sender.id;
-    let bundle = shared.blocking(move |store| {
+    let told = shared.blocking(move |store| {
         store.heartbeat(id, text)?;
-        bundles::exchange(store, id, &labels, &inventory)
+        let bundle = bundles::exchange(store, id, &labels, &inventory)?;
+        Ok((bundle, captures::order(store, id)?))
     });
-    let answer = json!({"agent": id.0, "bundle": bundle.await?});
+    let (bundle, capture) = told.await?;
+    let answer = json!({"agent": id.0, "bundle": bundle, "capture": capture});
     Ok(json_response(StatusCode::OK, &answer))
 }
 

@@ -11,6 +11,7 @@ mod api;
 mod auth;
 mod body;
 mod bundles;
+mod captures;
 mod certificates;
 mod grouping;
 mod ingest;

@@ -21,7 +21,7 @@ use tower_service::Service;
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::page::{self, Door, ProposeException, Tails};
-use crate::{api, body, bundles, ingest};
+use crate::{api, body, bundles, captures, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -209,6 +209,16 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/overview", get(api::overview))
         .route("/api/v1/bundle", get(bundles::bundle))
         .route("/api/v1/rollouts", get(bundles::rollouts))
+        .route(
+            "/api/v1/captures",
+            get(captures::list).post(captures::request),
+        )
+        .route(
+            "/api/v1/captures/{id}/chunks/{number}",
+            put(captures::chunk),
+        )
+        .route("/api/v1/captures/{id}/done", put(captures::done))
+        .route("/api/v1/captures/{id}/file", get(captures::file))
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/healthz", get(api::health))
         .route("/readyz", get(api::ready))

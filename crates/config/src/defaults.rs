@@ -10,6 +10,8 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("capture.max_file_size_mb", "0"),
     ("capture.mode", "rules"),
     ("capture.path_prefix", "/tmp/falco"),
+    ("collector_output.allow_captures", "false"),
+    ("collector_output.allow_loosening", "false"),
     ("collector_output.allow_rollback", "false"),
     ("collector_output.bundle_key", "''"),
     ("collector_output.bundle_min_version", "0"),

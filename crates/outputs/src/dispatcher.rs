@@ -14,7 +14,7 @@ use crate::format::{Format, Formatter};
 use crate::hub::{ANNOUNCE_INTERVAL, ChannelCounters, ChannelHandle, DispatcherShared, OnProblem};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
-use crate::report::{BundleSink, ReportSlot, ReportSource};
+use crate::report::{BundleSink, CaptureSource, ReportSlot, ReportSource};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::Worker;
 
@@ -237,6 +237,11 @@ impl Dispatcher {
     /// Sets who takes bundles that a collector hands down. Only the first call has an effect.
     pub fn take_bundles(&self, sink: BundleSink) {
         self.inner.reports.take_bundles(sink);
+    }
+
+    /// Sets who records captures that a collector asks for. Only the first call has an effect.
+    pub fn take_captures(&self, source: Arc<dyn CaptureSource>) {
+        self.inner.reports.take_captures(source);
     }
 
     /// Has channels report at their next delivery, because other rules are in force.

@@ -58,7 +58,8 @@ pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use report::{
-    AgentReport, BundleReport, BundleSink, PolicyReport, ReportSlot, ReportSource, RulesReport,
+    AgentReport, BundleReport, BundleSink, BundledPolicy, BundledPolicyState, CaptureProgress,
+    CaptureSource, PolicyReport, ReportSlot, ReportSource, RulesReport,
 };
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,

@@ -37,6 +37,44 @@ pub struct BundleReport {
     pub in_force: Option<(u64, String)>,
     /// The last bundle that was refused since: its digest, and why.
     pub refused: Option<(String, String)>,
+    /// The policies of the bundle that is kept, and one for which another bundle was refused.
+    pub policies: Vec<BundledPolicy>,
+}
+
+/// A policy of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundledPolicy {
+    /// Name.
+    pub name: String,
+    /// SHA-256 of its document, in hexadecimal.
+    pub digest: String,
+    /// What became of it.
+    pub state: BundledPolicyState,
+}
+
+/// What became of a policy of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BundledPolicyState {
+    /// The running command is confined by it.
+    InForce,
+    /// It confines the command when that starts again: a policy in force cannot be taken off a running process.
+    NextStart,
+    /// It confines nothing here, for this reason.
+    Unused(String),
+    /// It is not taken, for this reason.
+    Refused(String),
+}
+
+impl BundledPolicyState {
+    /// Returns the state in words, and the reason.
+    pub(crate) fn named(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::InForce => ("in force", None),
+            Self::NextStart => ("next start", None),
+            Self::Unused(why) => ("unused", Some(why)),
+            Self::Refused(why) => ("refused", Some(why)),
+        }
+    }
 }
 
 impl BundleReport {
@@ -76,6 +114,47 @@ pub type ReportSource = Box<dyn Fn() -> AgentReport + Send + Sync>;
 /// report says later what became of it. Returns false if it is to come again.
 pub type BundleSink = Box<dyn Fn(String) -> bool + Send + Sync>;
 
+/// How far a capture that the collector asked for is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureProgress {
+    /// There is none.
+    Idle,
+    /// Events are recorded.
+    Recording {
+        /// Number that the collector gave it.
+        id: u64,
+    },
+    /// It waits to be sent.
+    Done {
+        /// Number that the collector gave it.
+        id: u64,
+        /// Its size.
+        bytes: usize,
+        /// Events in it.
+        events: u64,
+        /// Events that are not in it, because it had reached its size.
+        lost: u64,
+    },
+}
+
+/// Records events for a collector that asks for them: one capture at a time. Channels call it, so nothing waits.
+pub trait CaptureSource: Send + Sync {
+    /// Begins a capture of this many seconds, unless there is one.
+    fn begin(&self, id: u64, seconds: u64);
+
+    /// Ends the recording before its time.
+    fn end(&self);
+
+    /// Returns how far the capture is.
+    fn progress(&self) -> CaptureProgress;
+
+    /// Returns at most `length` bytes of the capture from `from` on.
+    fn read(&self, from: usize, length: usize) -> Vec<u8>;
+
+    /// Throws the capture away.
+    fn forget(&self);
+}
+
 /// Place in which channels find the source of reports. Channels start before the engine does, so it is empty
 /// at first, and stays so in a program that is no agent.
 #[derive(Clone, Default)]
@@ -85,6 +164,7 @@ pub struct ReportSlot(Arc<Slot>);
 struct Slot {
     source: OnceLock<ReportSource>,
     bundles: OnceLock<BundleSink>,
+    captures: OnceLock<Arc<dyn CaptureSource>>,
     /// Number of changes of what is in force; 0 without a source.
     changes: AtomicU64,
 }
@@ -105,6 +185,16 @@ impl ReportSlot {
     /// Returns who takes bundles, or `None` if nobody does.
     pub(crate) fn bundles(&self) -> Option<&BundleSink> {
         self.0.bundles.get()
+    }
+
+    /// Sets who records captures. Only the first call has an effect.
+    pub(crate) fn take_captures(&self, source: Arc<dyn CaptureSource>) {
+        let _ = self.0.captures.set(source);
+    }
+
+    /// Returns who records captures, or `None` if the agent allows none.
+    pub(crate) fn captures(&self) -> Option<&Arc<dyn CaptureSource>> {
+        self.0.captures.get()
     }
 
     /// Counts a change of what is in force.

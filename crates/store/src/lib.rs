@@ -9,6 +9,7 @@
 
 mod account;
 mod bundles;
+mod captures;
 mod error;
 mod intake;
 mod limits;
@@ -28,6 +29,10 @@ pub use bundles::{
     Ambiguous, Assigned, Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health,
     NewBundle, Rollout, Target, ranked,
 };
+pub use captures::{
+    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, MAX_CAPTURE,
+    MAX_CAPTURE_SECONDS, NewCapture,
+};
 pub use error::StoreError;
 pub use model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
@@ -45,7 +50,7 @@ use std::path::Path;
 pub type OnCommitted = Box<dyn FnOnce(Result<Receipt, StoreError>) + Send>;
 
 /// A database of a fleet. All methods but [`Store::append`] block.
-pub trait Store: Bundles + People + Send + Sync {
+pub trait Store: Bundles + Captures + People + Send + Sync {
     /// Submits a batch and returns at once. `done` runs on another thread after the commit, so that what it
     /// acknowledges is never lost.
     ///

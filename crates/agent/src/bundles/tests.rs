@@ -46,7 +46,7 @@ fn bundle(key: &PrivateKey, version: u64) -> String {
     let content = Content {
         version,
         rules,
-        settings: Vec::new(),
+        ..Content::default()
     };
     content.pack().expect("it is good").sign(key).to_text()
 }
@@ -110,6 +110,7 @@ fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force
             name: "a.yaml".to_owned(),
             text: rules.to_owned(),
         }],
+        policies: Vec::new(),
         settings: setting.iter().map(|it| (*it).to_owned()).collect(),
     };
     let rule = |condition: &str| {
@@ -230,7 +231,7 @@ fn record(config: &Config, detection: &Detection) -> BundleRecord {
         let interception = Interception::default();
         configuration_with(&detection, &interception, Some(content)).map(|made| made.0)
     });
-    BundleRecord::of(config, with)
+    BundleRecord::of(config, with, PolicyTaker::Not("watch"))
 }
 
 #[test]

@@ -22,6 +22,7 @@ use super::handoff_request::{self, HandedDescriptors, HandoffRequest, HostAgentC
 use super::{Host, WatchedContainer};
 use crate::identity;
 use crate::journal;
+use crate::policy_files;
 
 /// Accepts containers for the lifetime of the process.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
@@ -192,9 +193,15 @@ impl<'a> Member<'a> {
         let asking = stream.try_clone().context("cannot keep the connection")?;
         let listening = agent_start(hail, listener, &shared_state, asking);
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
+        // If the file was edited or removed, denials have the name of the loaded profile.
+        let policy = || {
+            policy_files::read(host.lasting.policy.as_deref()?)
+                .policies
+                .pop()
+        };
         let kernel_reports = KernelReports::follow(
             &host.lasting.resident,
-            host.lasting.policy.as_ref(),
+            &policy,
             dispatcher.clone(),
             &shared_state,
             Some(&id),

@@ -76,7 +76,7 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let how = spec.confine.how.clone();
     let later = elsewhere.zip(policy.clone());
     let (detection, interception) = (spec.detection, spec.interception);
-    let nothing = InForce::nothing();
+    let nothing = InForce::nothing("runtime");
     let mut blueprint = blueprint(
         detection,
         interception,

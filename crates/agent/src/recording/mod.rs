@@ -4,6 +4,7 @@
 //! that do not fit the queue in between are counted and lost, so a slow or full disk never delays
 //! the workload. After a loss everything is described again, so the file stays readable.
 
+mod asked;
 mod file;
 mod header;
 
@@ -13,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) use asked::AskedCapture;
 use config::{CaptureMode, CaptureOptions};
 use diagnostics::failure::Failure;
 use event::Event;
@@ -52,7 +54,11 @@ const MAX_CHUNKS: usize = 16_384;
 
 /// All recordings of one agent.
 #[derive(Default)]
-pub(crate) struct Recordings(Vec<Arc<Recording>>);
+pub(crate) struct Recordings {
+    files: Vec<Arc<Recording>>,
+    /// What a collector may ask for.
+    asked: Option<Arc<AskedCapture>>,
+}
 
 /// Inputs of the writing threads, which are started later.
 pub(crate) struct UnstartedRecording {
@@ -104,7 +110,7 @@ impl Recordings {
                 is_behind: false,
             }),
         });
-        self.0.push(Arc::clone(&recording));
+        self.files.push(Arc::clone(&recording));
         UnstartedRecording {
             recording,
             chunks,
@@ -112,20 +118,31 @@ impl Recordings {
         }
     }
 
+    /// Adds what a collector may ask for.
+    pub(crate) fn also(self, asked: Option<Arc<AskedCapture>>) -> Self {
+        Self { asked, ..self }
+    }
+
     /// Returns the recorder for engines; `None` if nothing is recorded.
     pub(crate) fn recorder(self) -> Option<Arc<dyn Recorder>> {
-        (!self.0.is_empty()).then(|| Arc::new(self) as Arc<dyn Recorder>)
+        let is_needed = !self.files.is_empty() || self.asked.is_some();
+        is_needed.then(|| Arc::new(self) as Arc<dyn Recorder>)
     }
 }
 
 impl Recorder for Recordings {
     fn is_recording(&self) -> bool {
-        self.0.iter().any(|recording| recording.is_recording())
+        let mut files = self.files.iter();
+        files.any(|recording| recording.is_recording())
+            || self.asked.as_ref().is_some_and(|it| it.is_recording())
     }
 
     fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]) {
-        for recording in &self.0 {
+        for recording in &self.files {
             recording.record(event, matched);
+        }
+        if let Some(asked) = &self.asked {
+            asked.record(event, matched);
         }
     }
 }

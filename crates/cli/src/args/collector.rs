@@ -22,7 +22,7 @@ pub(crate) struct Collector {
     /// Label by which the collector assigns bundles; repeatable [default: those of the configuration]
     #[arg(long = "collector-label", value_name = "KEY=VALUE", value_parser = label, help_heading = OUTPUT)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Take bundles of rules from the collector that the public key in FILE has signed [default: take none]
+    /// Take bundles of rules and policies from the collector that the public key in FILE has signed [default: take none]
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) bundle_key: Option<PathBuf>,
     /// Take no bundle of a version before N, even if none is in force yet
@@ -31,6 +31,12 @@ pub(crate) struct Collector {
     /// Take bundles that are older than the one in force, too
     #[arg(long, requires = "bundle_key", help_heading = OUTPUT)]
     pub(crate) allow_rollback: bool,
+    /// Take bundles whose policies allow more than those in force, too
+    #[arg(long, requires = "bundle_key", help_heading = OUTPUT)]
+    pub(crate) allow_loosening: bool,
+    /// Record some seconds of events when an operator of the collector asks for them
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) allow_captures: bool,
 }
 
 impl Collector {
@@ -73,6 +79,12 @@ impl Collector {
         }
         if self.allow_rollback {
             options.push("collector_output.allow_rollback=true".to_owned());
+        }
+        if self.allow_loosening {
+            options.push("collector_output.allow_loosening=true".to_owned());
+        }
+        if self.allow_captures {
+            options.push("collector_output.allow_captures=true".to_owned());
         }
         options
     }

@@ -11,14 +11,20 @@ use crate::args::Enforce;
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
-    let prepared = confine::prepare(&args.policy, &args.how.clone().into())?;
+    let (policy, how, quiet) = (args.policy.clone(), args.how.clone(), args.quiet);
+    let spec = watched(args, Places::of_user()?);
+    if agent::takes_bundles(&spec.detection)? {
+        // The last bundle may have the policy, and the next one comes to an agent alone.
+        return agent::run(spec);
+    }
+    let prepared = confine::prepare(&policy, &how.into())?;
     if prepared.confinement.reports() {
         // The agent prepares the confinement again, and prints its messages.
         prepared.confinement.discard();
-        return agent::run(watched(args, Places::of_user()?));
+        return agent::run(spec);
     }
-    prepared.tell(args.quiet);
-    in_place::become_command(&args.command, &prepared.confinement)
+    prepared.tell(quiet);
+    in_place::become_command(&spec.command, &prepared.confinement)
 }
 
 /// Returns the specification of a run without rules, which reports violations.

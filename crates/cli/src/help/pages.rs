@@ -1253,9 +1253,13 @@ pub(crate) const PAGES: &[Page] = &[
                     "tollgate serve bundle create --version 8 --output web.bundle -o outputs.rate=5 web.yaml",
                     "with a setting for the agents",
                 ),
+                Example(
+                    "tollgate serve bundle create --version 9 --output web.bundle --policy web-policy.yaml",
+                    "put a policy alone into a bundle",
+                ),
             ],
         ),
-        &["serve bundle sign", "rules check"],
+        &["serve bundle sign", "rules check", "policy check"],
     ),
     see(
         page(
@@ -1507,10 +1511,55 @@ pub(crate) const PAGES: &[Page] = &[
             "fleet",
             &[
                 Example("tollgate fleet status", "list the agents of a collector"),
-                Example("tollgate fleet status --json", "list them as JSON"),
+                Example(
+                    "tollgate fleet capture 3 --seconds 10",
+                    "ask agent 3 for ten seconds of events",
+                ),
             ],
         ),
         &["alerts", "serve"],
+    ),
+    see(
+        page(
+            "fleet capture",
+            &[
+                Example(
+                    "tollgate fleet capture 3",
+                    "ask agent 3 for ten seconds of events",
+                ),
+                Example(
+                    "tollgate fleet capture 3 --seconds 60 --token-file operator",
+                    "for a minute, with the token in another file",
+                ),
+            ],
+        ),
+        &["fleet captures", "fleet download"],
+    ),
+    see(
+        page(
+            "fleet captures",
+            &[
+                Example("tollgate fleet captures", "list captures and their states"),
+                Example("tollgate fleet captures --json", "list them as JSON"),
+            ],
+        ),
+        &["fleet capture", "fleet download"],
+    ),
+    see(
+        page(
+            "fleet download",
+            &[
+                Example(
+                    "tollgate fleet download 7 web.scap",
+                    "write capture 7 to a file for `sysdig -r` or `tollgate replay`",
+                ),
+                Example(
+                    "tollgate fleet download 7 web.scap --collector https://fleet:6443 --token-file operator",
+                    "from another collector",
+                ),
+            ],
+        ),
+        &["fleet captures", "replay"],
     ),
     see(
         page(

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
+use serde::Deserialize;
 use serde_json::Value;
-use store::Agent;
+use store::{Agent, AgentId, Capture, CaptureAsked, CaptureState, NewCapture};
 
-use super::html as answer;
 use super::session::Visitor;
-use super::view::{self, Answer, ago, empty, number, or_dash, plain};
+use super::view::{self, Answer, PageError, ago, empty, number, or_dash, plain};
+use super::{form, html as answer, see_other};
 use crate::bundles::{Choice, Choices};
+use crate::captures;
 use crate::server::{Shared, now_ns};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -78,6 +81,10 @@ impl Inventory {
         self.0["counters"][name].as_u64()
     }
 
+    fn allows_captures(&self) -> bool {
+        self.0["captures"] == true
+    }
+
     /// Engine, with the number of rules that could not be evaluated.
     fn engine(&self) -> Markup {
         let undecided = self.count("undecided").unwrap_or(0);
@@ -120,6 +127,19 @@ impl Inventory {
         }
     }
 
+    /// What became of the policies of the bundle. One that is kept confines nobody before the command starts again.
+    fn bundled_policies(&self) -> Markup {
+        let policies = self.0["bundle"]["policies"].as_array();
+        html! {
+            @for policy in policies.into_iter().flatten().take(POLICIES) {
+                @let (name, state) = (policy["name"].as_str(), policy["state"].as_str());
+                @let state = match state { Some("next start") => "in force from the next start", Some(state) => state, None => "unknown" };
+                span.sub { "policy " (plain(name.unwrap_or("unknown"))) ": " (plain(state))
+                    @if let Some(why) = policy["reason"].as_str() { ", " (plain(&clipped(why))) } }
+            }
+        }
+    }
+
     /// Events that were dropped, and intervals in which nobody watched.
     fn unseen(&self) -> Markup {
         let (drops, gaps) = (self.count("drops"), self.count("gaps").unwrap_or(0));
@@ -134,13 +154,24 @@ impl Inventory {
     }
 }
 
+/// Policies of a bundle on the page for each agent.
+const POLICIES: usize = 8;
+
+/// Characters of a reason on the page.
+const REASON: usize = 200;
+
+fn clipped(text: &str) -> String {
+    text.chars().take(REASON).collect()
+}
+
 /// Enforcers of an agent on the page: more than there are, and fewer than a hostile agent can name.
 const ENFORCERS: usize = 8;
 
 /// `GET /fleet`
 pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
-    let asked = shared.blocking(|store| Ok((store.agents()?, store.rollouts()?)));
-    let (agents, rollouts) = asked.await?;
+    let asked =
+        shared.blocking(|store| Ok((store.agents()?, store.rollouts()?, store.captures()?)));
+    let (agents, rollouts, captures) = asked.await?;
     let choices = Choices::new(&rollouts);
     let here = agents
         .iter()
@@ -154,7 +185,7 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
                 "Create a token, then start an agent with it:",
                 "tollgate serve token create --agent-class default > token\n\
                  TOLLGATE_TOKEN_FILE=token tollgate watch --collector https://HOST:6443",
-            )) } @else { (table(&agents, &choices)) }
+            )) } @else { (table(&visitor, &agents, &choices, &captures)) }
         }
         @if agents.len() > SHOWN { p.soft { "The first " (SHOWN) " are shown; " code { "GET /api/v1/agents" } " has all." } }
     };
@@ -164,7 +195,12 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
     ))
 }
 
-fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
+fn table(
+    visitor: &Visitor,
+    agents: &[Agent],
+    choices: &Choices<'_>,
+    captures: &[Capture],
+) -> Markup {
     let now = now_ns();
     html! {
         div.scroll { table.cards-on-phone {
@@ -180,10 +216,11 @@ fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
                     td { (state(agent, now)) }
                     td data-label="Version" { (or_dash(inventory.text("version"))) }
                     td data-label="Kernel" { (or_dash(inventory.text("kernel"))) span.sub { (plain(inventory.text("architecture"))) } }
-                    td data-label="Engine" { (inventory.engine()) }
+                    td data-label="Engine" { (inventory.engine())
+                        (captures_of(visitor, agent, captures, inventory.allows_captures())) }
                     td data-label="Rules" { (inventory.rules()) }
                     td data-label="Policy" { (inventory.policy()) }
-                    td data-label="Bundle" { (bundle(&choices.of(agent))) }
+                    td data-label="Bundle" { (bundle(&choices.of(agent))) (inventory.bundled_policies()) }
                     td.num data-label="Dropped" { (inventory.unseen()) }
                     td.num data-label="Stored" { (number(agent.acknowledged)) }
                     td.num data-label="Missing" {
@@ -193,6 +230,82 @@ fn table(agents: &[Agent], choices: &Choices<'_>) -> Markup {
             } }
         } }
     }
+}
+
+/// Seconds of a capture that the page asks for; the API takes others.
+const SECONDS: u32 = 30;
+
+/// Captures of an agent on the page.
+const CAPTURES: usize = 3;
+
+/// Returns the latest captures of an agent, and for operators what asks for another one.
+fn captures_of(visitor: &Visitor, agent: &Agent, captures: &[Capture], is_allowed: bool) -> Markup {
+    let own = captures.iter().filter(|capture| capture.agent == agent.id);
+    html! {
+        @for capture in own.take(CAPTURES) { span.sub {
+            @match capture.state {
+                CaptureState::Complete if visitor.is_operator() => {
+                    a href={ "/captures/" (capture.id.0) } { "capture " (capture.id.0) }
+                    ", " (number(capture.events)) " events"
+                    @if capture.lost > 0 { ", " (number(capture.lost)) " lost" }
+                }
+                state => { "capture " (capture.id.0) ": " (state.name())
+                    @if !capture.reason.is_empty() { ", " (plain(&capture.reason)) } }
+            }
+            " (" (ago(capture.requested_ns)) ")"
+        } }
+        @if is_allowed && visitor.is_operator() {
+            form method="post" action="/captures" {
+                (visitor.token())
+                input type="hidden" name="agent" value=(agent.id.0);
+                button type="submit" { "Capture " (SECONDS) " s" }
+            }
+        }
+    }
+}
+
+/// `GET /captures/{id}`
+pub(super) async fn download(
+    State(shared): State<Arc<Shared>>,
+    visitor: Visitor,
+    Path(id): Path<i64>,
+) -> Answer {
+    visitor.may_change()?;
+    Ok(captures::download(&shared, id, visitor.user.clone()).await?)
+}
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    token: String,
+    agent: i64,
+}
+
+/// `POST /captures`
+pub(super) async fn capture(
+    State(shared): State<Arc<Shared>>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let form: Asked = form::read(&headers, body).await?;
+    visitor.sent(&form.token)?;
+    visitor.may_change()?;
+    let agent = AgentId(form.agent);
+    let new = NewCapture {
+        agent,
+        seconds: SECONDS,
+        actor: visitor.user.clone(),
+    };
+    let asked = shared.blocking(move |store| match captures::allows(store, agent)? {
+        Some(true) => store.request_capture(new).map(Some),
+        _ => Ok(None),
+    });
+    let problem = match asked.await? {
+        Some(CaptureAsked::Added(_)) => return Ok(see_other("/fleet")),
+        Some(CaptureAsked::Busy(_)) => "the agent has another capture to record or to send first",
+        Some(CaptureAsked::UnknownAgent) | None => "there is no such agent that allows captures",
+    };
+    Err(PageError::new(StatusCode::CONFLICT, problem))
 }
 
 /// Labels that an agent says it has.
@@ -248,6 +361,28 @@ mod tests {
         let hostile: Value = (0..1000).map(|n| (n.to_string(), json!("x"))).collect();
         let shown = policy(&json!({"policy": {"name": "p", "enforcers": hostile}}));
         assert_eq!(shown.matches(": x").count(), ENFORCERS);
+    }
+
+    #[test]
+    fn a_policy_that_waits_for_the_next_start_is_not_shown_as_in_force() {
+        let policies = json!([
+            {"name": "web", "state": "next start", "reason": null},
+            {"name": "<db>", "state": "refused", "reason": "x".repeat(1000)},
+            {},
+        ]);
+        let inventory = Inventory(json!({"bundle": {"policies": policies}}));
+        let shown = inventory.bundled_policies().into_string();
+        for part in [
+            "policy web: in force from the next start<",
+            "policy &lt;db&gt;: refused, xxx",
+            "policy unknown: unknown<",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        assert_eq!(shown.matches('x').count(), REASON);
+        let hostile = json!({"bundle": {"policies": vec![json!({}); 1000]}});
+        let shown = Inventory(hostile).bundled_policies().into_string();
+        assert_eq!(shown.matches("policy unknown").count(), POLICIES);
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/live", get(live::show))
         .route("/live/events", get(live::events))
         .route("/fleet", get(fleet::show))
+        .route("/captures", post(fleet::capture))
+        .route("/captures/{id}", get(fleet::download))
         .route("/rollouts", get(rollouts::show))
         .route("/rollouts/back", post(rollouts::back))
         .route("/users", get(account::users))

@@ -3,10 +3,15 @@
 use labels::Labels;
 use serde_json::{Value, json};
 
-use crate::report::{AgentReport, BundleReport, PolicyReport};
+use crate::report::{AgentReport, BundleReport, BundledPolicy, PolicyReport};
 
-/// Returns the inventory: the machine and its labels, and what is in force as soon as the engine runs.
-pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
+/// Returns the inventory: the machine and its labels, and what is in force, and whether captures are allowed, as soon as the
+/// engine runs.
+pub(super) fn of_agent(
+    labels: &Labels,
+    report: Option<&AgentReport>,
+    allows_captures: bool,
+) -> Value {
     let system = rustix::system::uname();
     let mut inventory = json!({
         "host": system.nodename().to_string_lossy(),
@@ -26,6 +31,7 @@ pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
     let counters = report.counters.iter();
     inventory["counters"] = counters.map(|(name, count)| (*name, *count)).collect();
     inventory["policy"] = policy(&report.policy);
+    inventory["captures"] = json!(allows_captures);
     inventory["bundle"] = report.bundle.as_ref().map_or(Value::Null, bundle);
     inventory
 }
@@ -33,10 +39,22 @@ pub(super) fn of_agent(labels: &Labels, report: Option<&AgentReport>) -> Value {
 fn bundle(report: &BundleReport) -> Value {
     let (version, digest) = report.in_force.clone().unzip();
     let refused = report.refused.as_ref();
+    let policies: Vec<_> = report.policies.iter().map(bundled_policy).collect();
     json!({
         "version": version,
         "digest": digest,
         "refused": refused.map(|(digest, why)| json!({"digest": digest, "reason": why})),
+        "policies": policies,
+    })
+}
+
+fn bundled_policy(policy: &BundledPolicy) -> Value {
+    let (state, reason) = policy.state.named();
+    json!({
+        "name": policy.name,
+        "digest": format!("sha256:{}", policy.digest),
+        "state": state,
+        "reason": reason,
     })
 }
 
@@ -68,7 +86,7 @@ fn policy(policy: &PolicyReport) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::RulesReport;
+    use crate::report::{BundledPolicyState, RulesReport};
 
     #[test]
     fn an_unknown_policy_is_not_reported_as_none() {
@@ -84,10 +102,15 @@ mod tests {
                 bundle: Some(BundleReport {
                     in_force: Some((4, "ef".to_owned())),
                     refused: None,
+                    policies: vec![BundledPolicy {
+                        name: "q".to_owned(),
+                        digest: "01".to_owned(),
+                        state: BundledPolicyState::Refused("looser".to_owned()),
+                    }],
                 }),
                 counters: vec![("dropped_events", 7)],
             };
-            of_agent(&Labels::default(), Some(&report))
+            of_agent(&Labels::default(), Some(&report), true)
         };
         assert_eq!(of(PolicyReport::Absent)["policy"], Value::Null);
         assert_eq!(of(PolicyReport::Unknown)["policy"], json!({}));
@@ -102,14 +125,16 @@ mod tests {
             json!({"name": "p", "digest": "sha256:cd", "audits": false,
                    "enforcers": {"Landlock": "fully enforced"}})
         );
+        assert_eq!(known["captures"], true);
         assert_eq!(known["rules"], "sha256:ab");
         assert_eq!(
             known["bundle"],
-            json!({"version": 4, "digest": "ef", "refused": null})
+            json!({"version": 4, "digest": "ef", "refused": null, "policies": [
+                {"name": "q", "digest": "sha256:01", "state": "refused", "reason": "looser"}]})
         );
         assert_eq!(known["counters"], json!({"dropped_events": 7}));
         let labels = Labels::parse("tier=db,zone=b").expect("valid");
-        let early = of_agent(&labels, None);
+        let early = of_agent(&labels, None, true);
         assert!(early.get("policy").is_none());
         assert_eq!(early["labels"], json!({"tier": "db", "zone": "b"}));
     }

@@ -27,9 +27,30 @@ pub(super) struct Link {
 /// Whether the collector knows this agent.
 pub(super) enum Introduced {
     /// It does, and has the bundle of this digest for it.
-    Known { bundle: Option<String> },
+    Known {
+        bundle: Option<String>,
+        /// What it is to record.
+        capture: Option<Order>,
+    },
     /// It does now.
     Enrolled,
+}
+
+/// A capture that the collector asks for.
+pub(super) struct Order {
+    pub(super) id: u64,
+    pub(super) seconds: u64,
+}
+
+impl Order {
+    /// Returns `None` if the answer asks for none, as that of an older collector.
+    fn of(answer: &Value) -> Option<Self> {
+        let capture = &answer["capture"];
+        Some(Self {
+            id: capture["id"].as_u64()?,
+            seconds: capture["seconds"].as_u64()?,
+        })
+    }
 }
 
 /// Largest answer with a bundle.
@@ -94,7 +115,8 @@ impl Link {
             match status {
                 StatusCode::OK => {
                     let bundle = answer["bundle"].as_str().map(str::to_owned);
-                    return Ok(Introduced::Known { bundle });
+                    let capture = Order::of(&answer);
+                    return Ok(Introduced::Known { bundle, capture });
                 }
                 StatusCode::UNAUTHORIZED => self.secret = None,
                 _ => return Err(answered(status, &answer)),
@@ -142,6 +164,46 @@ impl Link {
             (StatusCode::OK, Some(bundle)) => Ok(bundle.to_owned()),
             (status, _) => Err(answered(status, &value)),
         }
+    }
+
+    /// Sends a part of a capture. Returns the number of the part that is expected next, `None` if the collector wants no more of
+    /// it.
+    pub(super) fn send_chunk(
+        &self,
+        id: u64,
+        number: usize,
+        data: &[u8],
+    ) -> io::Result<Option<usize>> {
+        let path = format!("/api/v1/captures/{id}/chunks/{number}");
+        let (status, answer) = self.put_capture(&path, data)?;
+        match status {
+            StatusCode::OK => {
+                let next = answer["next"].as_u64();
+                let next = next.and_then(|next| usize::try_from(next).ok());
+                let missing = || io::Error::other("the answer has no `next`");
+                next.ok_or_else(missing).map(Some)
+            }
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(answered(status, &answer)),
+        }
+    }
+
+    /// Ends a capture. Returns false if the collector does not know it any more.
+    pub(super) fn end_capture(&self, id: u64, end: &Value) -> io::Result<bool> {
+        let path = format!("/api/v1/captures/{id}/done");
+        let (status, answer) = self.put_capture(&path, end.to_string().as_bytes())?;
+        match status {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(answered(status, &answer)),
+        }
+    }
+
+    fn put_capture(&self, path: &str, body: &[u8]) -> io::Result<(StatusCode, Value)> {
+        let Some(secret) = &self.secret else {
+            return Err(io::Error::other("the collector does not know this agent"));
+        };
+        self.request("PUT", path, secret, |request| request.send(body))
     }
 
     pub(super) fn send(&self, pending: &Pending) -> io::Result<Sent> {

@@ -1,6 +1,7 @@
 //! The `collector` channel: keeps alerts on disk until the collector has acknowledged them, and the protocol
 //! between both.
 
+mod capture;
 mod inventory;
 mod link;
 mod reader;
@@ -141,10 +142,17 @@ impl CollectorChannel {
         spool.map_or(0, |spool| spool.next() - spool.first().max(self.own_from))
     }
 
-    /// Shows a sign of life if one is due, and sends what waits until it is acknowledged or fails.
+    /// Shows a sign of life if one is due, and sends what waits.
     fn exchange(&mut self) -> io::Result<()> {
         self.spool()?;
         self.show_life()?;
+        self.send_records()?;
+        // After alerts: they do not wait for it.
+        self.send_capture()
+    }
+
+    /// Sends what waits until it is acknowledged or fails.
+    fn send_records(&mut self) -> io::Result<()> {
         let Some(spool) = &mut self.spool else {
             return Ok(());
         };
@@ -176,7 +184,9 @@ impl CollectorChannel {
         if changes == self.reported && Instant::now() < self.heartbeat {
             return Ok(());
         }
-        let inventory = inventory::of_agent(&self.options.labels, self.reports.report().as_ref());
+        let report = self.reports.report();
+        let allows_captures = self.reports.captures().is_some();
+        let inventory = inventory::of_agent(&self.options.labels, report.as_ref(), allows_captures);
         let mut introduced = self.link.introduce(&inventory)?;
         if matches!(introduced, Introduced::Enrolled) {
             if let Some(spool) = &mut self.spool {
@@ -187,11 +197,13 @@ impl CollectorChannel {
             }
             introduced = self.link.introduce(&inventory)?;
         }
-        if let Introduced::Known {
-            bundle: Some(digest),
-        } = introduced
-        {
-            self.fetch(&digest);
+        if let Introduced::Known { bundle, capture } = introduced {
+            if let Some(digest) = bundle {
+                self.fetch(&digest);
+            }
+            if let Some(order) = capture {
+                self.begin_capture(&order)?;
+            }
         }
         self.reported = changes;
         let is_early = !std::mem::replace(&mut self.is_known, true) && changes == 0;
@@ -225,7 +237,8 @@ impl CollectorChannel {
             Ok(()) => {
                 self.pause = Duration::ZERO;
                 self.last_wait = None;
-                self.next_attempt = self.heartbeat;
+                let due = self.capture_due();
+                self.next_attempt = due.map_or(self.heartbeat, |due| due.min(self.heartbeat));
                 self.peer.set_trouble(self.fetch_trouble.clone());
             }
             Err(error) => {
@@ -280,6 +293,10 @@ impl Channel for CollectorChannel {
     }
 
     fn release(&mut self, everything: bool) -> Result<(), DeliveryError> {
+        if let Some(source) = self.reports.captures().filter(|_| everything) {
+            // Nothing more happens: what there is is the capture.
+            source.end();
+        }
         self.attempt();
         if !everything || self.pause.is_zero() || self.wait() {
             return Ok(());

@@ -66,6 +66,39 @@ impl CollectorReader {
         read(request.call())
     }
 
+    /// Downloads a file, or returns the status and the refusal in JSON.
+    ///
+    /// # Errors
+    ///
+    /// The collector does not answer, refuses not in JSON, or the file is larger than 64 MiB.
+    pub fn bytes(&self, path: &str) -> io::Result<Result<Vec<u8>, (u16, Value)>> {
+        let request = self.agent.get(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {}", self.secret));
+        let mut answer = request.call().map_err(client::io_error)?;
+        if !answer.status().is_success() {
+            return read(Ok(answer)).map(Err);
+        }
+        let data = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_ANSWER)
+            .read_to_vec();
+        data.map_err(client::io_error).map(Ok)
+    }
+
+    /// Asks for something new in JSON, and returns the status and the answer.
+    ///
+    /// # Errors
+    ///
+    /// The collector does not answer, or not in JSON.
+    pub fn post(&self, path: &str, body: &Value) -> io::Result<(u16, Value)> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = request
+            .header("Authorization", format!("Bearer {}", self.secret))
+            .header("Content-Type", "application/json");
+        read(request.send(body.to_string().as_bytes()))
+    }
+
     /// Sends a change in JSON, and returns the status and the answer.
     ///
     /// # Errors

@@ -28,6 +28,10 @@ pub struct CollectorOutput {
     pub bundle_min_version: u64,
     /// Take bundles that are older than the one in force.
     pub allow_rollback: bool,
+    /// Take bundles whose policies allow more than those in force.
+    pub allow_loosening: bool,
+    /// Record captures that the collector asks for.
+    pub allow_captures: bool,
     /// Labels of the agent, by which the collector assigns bundles.
     pub labels: Labels,
     /// Folder of alerts that are not acknowledged; empty for the default.
@@ -46,6 +50,8 @@ impl Default for CollectorOutput {
             bundle_key: PathBuf::new(),
             bundle_min_version: 0,
             allow_rollback: false,
+            allow_loosening: false,
+            allow_captures: false,
             labels: Labels::default(),
             spool: PathBuf::new(),
             spool_limit_mib: 64,
@@ -57,6 +63,8 @@ impl Default for CollectorOutput {
 impl OutputKind for CollectorOutput {
     const GROUP: &'static str = "collector_output";
     const KEYS: &'static [Key<Self>] = &[
+        Key::boolean("collector_output.allow_captures", |output| &mut output.allow_captures),
+        Key::boolean("collector_output.allow_loosening", |output| &mut output.allow_loosening),
         Key::boolean("collector_output.allow_rollback", |output| &mut output.allow_rollback),
         Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
         Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),

@@ -10,6 +10,7 @@ pub mod denial_classifier;
 pub mod landlock;
 mod landlock_grants;
 mod landlock_rights;
+mod looser;
 mod machine;
 mod narrow;
 mod part;
@@ -58,6 +59,13 @@ fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
         let denies = rule.verdict.denies() && rule.targets.is_empty();
         denies && rule.restrictions.iter().all(is_mount) && policy.enforcers.iter().any(is_full)
     })
+}
+
+/// Returns true if an allow profile is not among these: another text, or a further one of its enforcer.
+fn other_profile(profiles: &[Profile], profile: &Profile) -> bool {
+    let of_enforcer = profiles.iter().filter(|it| it.enforcer == profile.enforcer);
+    let texts: Vec<_> = of_enforcer.map(|it| (it.is_known, &it.text)).collect();
+    texts != [(true, &profile.text)]
 }
 
 /// The rule compiler of each enforcer.

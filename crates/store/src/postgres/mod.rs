@@ -2,6 +2,7 @@
 
 mod append;
 mod bundles;
+mod captures;
 mod conditions;
 mod connection;
 mod fleet;

@@ -3,6 +3,7 @@
 mod append;
 mod backup;
 mod bundles;
+mod captures;
 mod conditions;
 mod fleet;
 mod groups;

@@ -2,6 +2,7 @@
 //! own.
 
 mod bundles;
+mod captures;
 mod people;
 mod shared;
 mod sums;

@@ -27,6 +27,12 @@ pub(crate) enum Fleet {
     /// List the agents: where they run, whether they report, what of them is missing
     #[command(alias = "list")]
     Status(Status),
+    /// Ask an agent for some seconds of events
+    Capture(RequestCapture),
+    /// List what agents were asked for, and how far it is
+    Captures(Captures),
+    /// Download some seconds of events as a file that sysdig reads
+    Download(Download),
 }
 
 /// The collector that is asked.
@@ -153,6 +159,42 @@ pub(crate) struct Status {
     /// Print JSON
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) asked: Asked,
+}
+
+/// `tollgate fleet capture`.
+#[derive(Args, Debug)]
+pub(crate) struct RequestCapture {
+    /// Number of the agent, as `fleet status` lists it
+    #[arg(value_name = "AGENT")]
+    pub(crate) agent: u64,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub(crate) seconds: u64,
+    #[command(flatten)]
+    pub(crate) asked: Asked,
+}
+
+/// `tollgate fleet captures`.
+#[derive(Args, Debug)]
+pub(crate) struct Captures {
+    /// Print JSON
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) asked: Asked,
+}
+
+/// `tollgate fleet download`.
+#[derive(Args, Debug)]
+pub(crate) struct Download {
+    /// Number of the capture, as `fleet captures` lists it
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) capture: u64,
+    /// File to write; it must not exist
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) asked: Asked,
 }

@@ -50,28 +50,49 @@ impl Client {
         self.answer(self.reader.put(path, body))
     }
 
-    fn answer(&self, answer: std::io::Result<(u16, Value)>) -> Result<Value, Failure> {
-        let url = &self.url;
-        let (status, answer) = answer.map_err(|error| {
-            let message = format!("cannot ask the collector at {url}: {error}");
-            Failure::new(Exit::Unsupported, message)
-                .help("see whether it runs; for its own certificate, name it with --collector-ca")
-        })?;
-        if (200..300).contains(&status) {
-            return Ok(answer);
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.answer(self.reader.post(path, body))
+    }
+
+    /// Downloads a file.
+    pub(super) fn bytes(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        match self.reader.bytes(path) {
+            Ok(Ok(data)) => Ok(data),
+            Ok(Err(refused)) => Err(self.refused(&refused)),
+            Err(error) => Err(self.silent(&error)),
         }
+    }
+
+    fn silent(&self, error: &std::io::Error) -> Failure {
+        let url = &self.url;
+        let message = format!("cannot ask the collector at {url}: {error}");
+        Failure::new(Exit::Unsupported, message)
+            .help("see whether it runs; for its own certificate, name it with --collector-ca")
+    }
+
+    fn answer(&self, answer: std::io::Result<(u16, Value)>) -> Result<Value, Failure> {
+        let (status, answer) = answer.map_err(|error| self.silent(&error))?;
+        match (200..300).contains(&status) {
+            true => Ok(answer),
+            false => Err(self.refused(&(status, answer))),
+        }
+    }
+
+    fn refused(&self, (status, answer): &(u16, Value)) -> Failure {
+        let url = &self.url;
         let cause = plain(answer["error"].as_str().unwrap_or("it gives no reason"));
         let failure = Failure::new(
             Exit::BadInput,
             format!("the collector at {url} refuses: {cause}"),
         );
-        Err(match status {
+        match status {
             401 => failure.help("make a token with `tollgate serve token create --role viewer`"),
             403 => failure.help("make one with `tollgate serve token create --role operator`"),
-            404 => failure.help("see `tollgate alerts list --hidden`"),
+            404 => failure
+                .help("see `tollgate alerts list --hidden`, `fleet status` or `fleet captures`"),
             503 => failure.help("try again"),
             _ => failure.help("see `tollgate help alerts list`"),
-        })
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `tollgate alerts` and `tollgate fleet`: what a collector knows, in a terminal.
 
 pub(crate) mod args;
+mod captures;
 mod client;
 mod export;
 
@@ -28,6 +29,9 @@ pub(crate) fn execute(verb: &Alerts) -> Outcome {
 pub(crate) fn execute_fleet(verb: &Fleet) -> Outcome {
     match verb {
         Fleet::Status(args) => status(args),
+        Fleet::Capture(args) => captures::request(args),
+        Fleet::Captures(args) => captures::list(args),
+        Fleet::Download(args) => captures::download(args),
     }
 }
 

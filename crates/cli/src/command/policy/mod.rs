@@ -13,7 +13,7 @@ mod replace;
 use std::path::Path;
 
 use ::policy::compile::MachineFeatures;
-use agent::policy_files::{Loaded, narrowed, read};
+use agent::policy_files::{Loaded, checked, read};
 use diagnostics::failure::Outcome;
 
 use self::args::Policy;
@@ -34,13 +34,5 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
 
 /// Reads a file, and checks what its enforcers support.
 fn load(path: &Path, accepted: &[String], machine: &MachineFeatures) -> Loaded {
-    let mut loaded = read(path);
-    for policy in &loaded.policies {
-        let policy = narrowed(policy, machine);
-        loaded.diagnostics.extend(policy.check(accepted));
-    }
-    loaded
-        .diagnostics
-        .sort_by_key(|problem| (problem.location.line, problem.location.column));
-    loaded
+    checked(read(path), accepted, machine)
 }

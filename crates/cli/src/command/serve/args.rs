@@ -99,7 +99,7 @@ pub(crate) enum ServeVerb {
     /// Add, list and remove users of the page
     #[command(subcommand, arg_required_else_help = true)]
     User(UserVerb),
-    /// Make, sign, assign and roll back bundles of rules for agents
+    /// Make, sign, assign and roll back bundles of rules and policies for agents
     #[command(subcommand, arg_required_else_help = true)]
     Bundle(BundleVerb),
     /// Write a copy of the store to a new file, while the collector runs
@@ -249,7 +249,7 @@ pub(crate) struct ChangePassword {
 pub(crate) enum BundleVerb {
     /// Make a key that signs bundles, and print the public key that agents pin
     Key(BundleKey),
-    /// Check rules and put them into a bundle, which is not signed yet
+    /// Check rules and policies and put them into a bundle, which is not signed yet
     Create(CreateBundle),
     /// Sign a bundle
     Sign(SignBundle),
@@ -274,9 +274,12 @@ pub(crate) struct BundleKey {
 /// `tollgate serve bundle create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateBundle {
-    /// Rule files, in the order of loading
-    #[arg(value_name = "RULES", required = true)]
+    /// Rule files, in the order of loading; without any, agents keep their own rules
+    #[arg(value_name = "RULES", required_unless_present = "policies")]
     pub(crate) rules: Vec<PathBuf>,
+    /// Policy file: it takes the place of the policy of the same name where `run` or `enforce` starts again; repeatable
+    #[arg(long = "policy", value_name = "FILE")]
+    pub(crate) policies: Vec<PathBuf>,
     /// Version: agents take no bundle that is not newer
     #[arg(long, value_name = "NUMBER")]
     pub(crate) version: u64,

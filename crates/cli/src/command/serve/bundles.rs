@@ -90,10 +90,13 @@ fn create(args: CreateBundle) -> Outcome {
         });
     }
     // As agents will load them: a rule may be about one of an earlier file.
-    rule_files::load(&args.rules).usable()?;
+    if !args.rules.is_empty() {
+        rule_files::load(&args.rules).usable()?;
+    }
     let content = Content {
         version: args.version,
         rules,
+        policies: agent::pack_policies(&args.policies)?,
         settings: args.settings,
     };
     let bundle = content.pack().map_err(|error| refused(&error))?;

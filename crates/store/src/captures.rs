@@ -1,0 +1,248 @@
+//! Captures that people ask agents for.
+
+use crate::error::StoreError;
+use crate::model::AgentId;
+
+/// Number of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureId(pub i64);
+
+/// Largest capture in bytes.
+pub const MAX_CAPTURE: u64 = 16 << 20;
+
+/// Time in seconds that a capture takes at most.
+pub const MAX_CAPTURE_SECONDS: u32 = 300;
+
+/// Captures that are kept, the latest ones. An older one goes with its data when another is asked for.
+pub(crate) const KEPT: i64 = 20;
+
+/// Time after the end of a capture in which it has to arrive; then it has failed.
+pub(crate) const PATIENCE_NS: i64 = 600_000_000_000;
+
+/// A capture is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewCapture {
+    /// The agent that is to record.
+    pub agent: AgentId,
+    /// For how long.
+    pub seconds: u32,
+    /// Who asks.
+    pub actor: String,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureAsked {
+    /// The agent will be asked at its next sign of life.
+    Added(CaptureId),
+    /// The store has no such agent, or it cannot record.
+    UnknownAgent,
+    /// The agent has this capture to record or to send first.
+    Busy(CaptureId),
+}
+
+/// How far a capture is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureState {
+    /// The agent has not sent anything of it yet.
+    Requested,
+    /// A part has arrived.
+    Arriving,
+    /// All of it has arrived.
+    Complete,
+    /// It will not arrive.
+    Failed,
+}
+
+impl CaptureState {
+    const ALL: [Self; 4] = [
+        Self::Requested,
+        Self::Arriving,
+        Self::Complete,
+        Self::Failed,
+    ];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Arriving => "arriving",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// Returns true if nothing more is expected.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed)
+    }
+}
+
+/// A capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// Number.
+    pub id: CaptureId,
+    /// The agent.
+    pub agent: AgentId,
+    /// For how long it records.
+    pub seconds: u32,
+    /// When it was asked for.
+    pub requested_ns: i64,
+    /// Who asked.
+    pub actor: String,
+    /// How far it is.
+    pub state: CaptureState,
+    /// Parts that have arrived.
+    pub chunks: u64,
+    /// Size of them.
+    pub bytes: u64,
+    /// Events in it, as the agent says.
+    pub events: u64,
+    /// Events that are not in it, because it had reached its size.
+    pub lost: u64,
+    /// Why it failed; empty without a reason.
+    pub reason: String,
+}
+
+/// Why a capture has failed that did not arrive.
+pub(crate) const OVERDUE: &str = "it has not arrived in time";
+
+impl Capture {
+    /// Returns the capture as it is at a time: one that is overdue has failed.
+    pub(crate) fn at(self, now_ns: i64) -> Self {
+        let seconds = i64::from(self.seconds).saturating_mul(1_000_000_000);
+        let end = self.requested_ns.saturating_add(seconds);
+        if self.state.is_over() || end.saturating_add(PATIENCE_NS) > now_ns {
+            return self;
+        }
+        Self {
+            state: CaptureState::Failed,
+            reason: OVERDUE.to_owned(),
+            ..self
+        }
+    }
+}
+
+/// What an agent says at the end of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureEnd {
+    /// Parts that it sent.
+    pub chunks: u64,
+    /// Events in it.
+    pub events: u64,
+    /// Events that are not in it, because it had reached its size.
+    pub lost: u64,
+    /// Why there is none.
+    pub failure: Option<String>,
+}
+
+/// What the store keeps about captures. All methods block.
+pub trait Captures {
+    /// Asks an agent for a capture.
+    ///
+    /// # Errors
+    ///
+    /// The database fails; so for all methods of this trait.
+    fn request_capture(&self, capture: NewCapture) -> Result<CaptureAsked, StoreError>;
+
+    /// Returns all captures that are kept, the newest first.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn captures(&self) -> Result<Vec<Capture>, StoreError>;
+
+    /// Returns the capture that an agent is to record or to send.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn capture_of(&self, agent: AgentId) -> Result<Option<Capture>, StoreError>;
+
+    /// Keeps a part of a capture, numbered from 0 on. Returns the number of the part that is expected then; a part of another
+    /// number changes nothing. `None` if the agent has no such capture that is not over. A part beyond [`MAX_CAPTURE`] ends the
+    /// capture as failed.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn add_chunk(
+        &self,
+        agent: AgentId,
+        capture: CaptureId,
+        number: u64,
+        data: Vec<u8>,
+    ) -> Result<Option<u64>, StoreError>;
+
+    /// Ends a capture: complete if all parts have arrived that the agent names, else failed. Returns false if the agent has no
+    /// such capture that is not over.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn end_capture(
+        &self,
+        agent: AgentId,
+        capture: CaptureId,
+        end: CaptureEnd,
+    ) -> Result<bool, StoreError>;
+
+    /// Returns the data of a capture that is complete, and records who got it.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn capture_data(&self, capture: CaptureId, actor: &str) -> Result<Option<Vec<u8>>, StoreError>;
+}
+
+/// Returns what the audit log says of a capture.
+pub(crate) fn named(id: i64, agent: AgentId) -> String {
+    format!("capture {id} of agent {}", agent.0)
+}
+
+/// Returns the state and the reason at the end of a capture with this number of parts.
+pub(crate) fn ended(end: &CaptureEnd, arrived: u64) -> (CaptureState, String) {
+    match &end.failure {
+        Some(why) => (CaptureState::Failed, why.clone()),
+        None if end.chunks == arrived && arrived > 0 => (CaptureState::Complete, String::new()),
+        None => {
+            let why = format!("{arrived} of {} parts have arrived", end.chunks);
+            (CaptureState::Failed, why)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_that_has_not_arrived_in_time_has_failed() {
+        let of = |state, now_ns| {
+            let capture = Capture {
+                id: CaptureId(1),
+                agent: AgentId(1),
+                seconds: 2,
+                requested_ns: 5,
+                actor: String::new(),
+                state,
+                chunks: 0,
+                bytes: 0,
+                events: 0,
+                lost: 0,
+                reason: String::new(),
+            };
+            capture.at(now_ns).state
+        };
+        let late = 5 + 2_000_000_000 + PATIENCE_NS;
+        assert_eq!(of(CaptureState::Arriving, late - 1), CaptureState::Arriving);
+        assert_eq!(of(CaptureState::Arriving, late), CaptureState::Failed);
+        assert_eq!(of(CaptureState::Requested, late), CaptureState::Failed);
+        assert_eq!(of(CaptureState::Complete, late), CaptureState::Complete);
+    }
+}

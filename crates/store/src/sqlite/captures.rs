@@ -1,0 +1,244 @@
+//! Captures that people ask agents for.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::SqliteStore;
+use super::fleet::{record, unknown};
+use crate::captures::{
+    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, KEPT, MAX_CAPTURE,
+    NewCapture, PATIENCE_NS, ended, named,
+};
+use crate::error::StoreError;
+use crate::model::AgentId;
+use crate::number::{now_ns, signed, unsigned};
+
+impl Captures for SqliteStore {
+    fn request_capture(&self, capture: NewCapture) -> Result<CaptureAsked, StoreError> {
+        self.write(move |state| request(state.connection(), &capture, now_ns()))
+    }
+
+    fn captures(&self) -> Result<Vec<Capture>, StoreError> {
+        let now_ns = now_ns();
+        let captures = self.readers.with(all)?;
+        let captures = captures.into_iter();
+        Ok(captures.map(|capture| capture.at(now_ns)).collect())
+    }
+
+    fn capture_of(&self, agent: AgentId) -> Result<Option<Capture>, StoreError> {
+        self.readers
+            .with(|connection| open_of(connection, agent, now_ns()))
+    }
+
+    fn add_chunk(
+        &self,
+        agent: AgentId,
+        capture: CaptureId,
+        number: u64,
+        data: Vec<u8>,
+    ) -> Result<Option<u64>, StoreError> {
+        self.write(move |state| {
+            add(
+                state.connection(),
+                (agent, capture),
+                number,
+                &data,
+                now_ns(),
+            )
+        })
+    }
+
+    fn end_capture(
+        &self,
+        agent: AgentId,
+        capture: CaptureId,
+        end: CaptureEnd,
+    ) -> Result<bool, StoreError> {
+        self.write(move |state| finish(state.connection(), (agent, capture), &end, now_ns()))
+    }
+
+    fn capture_data(&self, capture: CaptureId, actor: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let actor = actor.to_owned();
+        self.write(move |state| data(state.connection(), capture, &actor, now_ns()))
+    }
+}
+
+/// Columns of a capture.
+const COLUMNS: &str =
+    "id, agent, seconds, requested_ns, actor, state, chunks, bytes, events, lost, reason";
+
+fn capture(row: &Row<'_>) -> rusqlite::Result<Capture> {
+    let state: String = row.get(5)?;
+    Ok(Capture {
+        id: CaptureId(row.get(0)?),
+        agent: AgentId(row.get(1)?),
+        seconds: row.get(2)?,
+        requested_ns: row.get(3)?,
+        actor: row.get(4)?,
+        state: CaptureState::named(&state).ok_or_else(|| unknown(5, "unknown state"))?,
+        chunks: unsigned(row.get(6)?),
+        bytes: unsigned(row.get(7)?),
+        events: unsigned(row.get(8)?),
+        lost: unsigned(row.get(9)?),
+        reason: row.get(10)?,
+    })
+}
+
+fn all(connection: &Connection) -> Result<Vec<Capture>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM captures ORDER BY id DESC");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map([], capture)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Returns the capture of an agent that is not over.
+fn open_of(
+    connection: &Connection,
+    agent: AgentId,
+    now_ns: i64,
+) -> Result<Option<Capture>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM captures WHERE agent = ?1 AND state IN ('requested', 'arriving')
+             AND requested_ns + seconds * 1000000000 + ?2 > ?3 ORDER BY id LIMIT 1"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let values = params![agent.0, PATIENCE_NS, now_ns];
+    Ok(statement.query_row(values, capture).optional()?)
+}
+
+fn request(
+    connection: &Connection,
+    new: &NewCapture,
+    now_ns: i64,
+) -> Result<CaptureAsked, StoreError> {
+    let find = "SELECT count(*) FROM agents WHERE id = ?1 AND hash IS NOT NULL";
+    let known: i64 = connection.query_row(find, [new.agent.0], |row| row.get(0))?;
+    if known == 0 {
+        return Ok(CaptureAsked::UnknownAgent);
+    }
+    if let Some(open) = open_of(connection, new.agent, now_ns)? {
+        return Ok(CaptureAsked::Busy(open.id));
+    }
+    connection.execute(
+        "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
+         WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + ?1 <= ?2",
+        params![PATIENCE_NS, now_ns],
+    )?;
+    connection.execute(
+        "INSERT INTO captures (agent, seconds, requested_ns, actor, state) VALUES (?1, ?2, ?3, ?4, 'requested')",
+        params![new.agent.0, new.seconds, now_ns, new.actor],
+    )?;
+    let id = connection.last_insert_rowid();
+    forget_oldest(connection)?;
+    let object = format!("{}, {} s", named(id, new.agent), new.seconds);
+    record(connection, now_ns, &new.actor, ("request capture", &object))?;
+    Ok(CaptureAsked::Added(CaptureId(id)))
+}
+
+/// Deletes all captures but the latest.
+fn forget_oldest(connection: &Connection) -> Result<(), StoreError> {
+    let old = "SELECT id FROM captures ORDER BY id DESC LIMIT -1 OFFSET ?1";
+    for (table, column) in [("capture_chunks", "capture"), ("captures", "id")] {
+        let sql = format!("DELETE FROM {table} WHERE {column} IN ({old})");
+        connection.execute(&sql, [KEPT])?;
+    }
+    Ok(())
+}
+
+/// Returns the capture of this number if it is the one that the agent is to send.
+fn sent(
+    connection: &Connection,
+    (agent, id): (AgentId, CaptureId),
+    now_ns: i64,
+) -> Result<Option<Capture>, StoreError> {
+    Ok(open_of(connection, agent, now_ns)?.filter(|open| open.id == id))
+}
+
+fn add(
+    connection: &Connection,
+    whose: (AgentId, CaptureId),
+    number: u64,
+    data: &[u8],
+    now_ns: i64,
+) -> Result<Option<u64>, StoreError> {
+    let Some(open) = sent(connection, whose, now_ns)? else {
+        return Ok(None);
+    };
+    if number != open.chunks || data.is_empty() {
+        return Ok(Some(open.chunks));
+    }
+    let bytes = open.bytes.saturating_add(data.len() as u64);
+    if bytes > MAX_CAPTURE {
+        let end = CaptureEnd {
+            failure: Some(format!("it exceeds {MAX_CAPTURE} bytes")),
+            ..CaptureEnd::default()
+        };
+        finish(connection, whose, &end, now_ns)?;
+        return Ok(None);
+    }
+    connection.execute(
+        "INSERT INTO capture_chunks (capture, number, data) VALUES (?1, ?2, ?3)",
+        params![open.id.0, signed(number), data],
+    )?;
+    connection.execute(
+        "UPDATE captures SET state = 'arriving', chunks = ?2, bytes = ?3 WHERE id = ?1",
+        params![open.id.0, signed(number + 1), signed(bytes)],
+    )?;
+    Ok(Some(number + 1))
+}
+
+fn finish(
+    connection: &Connection,
+    whose: (AgentId, CaptureId),
+    end: &CaptureEnd,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let Some(open) = sent(connection, whose, now_ns)? else {
+        return Ok(false);
+    };
+    let (state, reason) = ended(end, open.chunks);
+    connection.execute(
+        "UPDATE captures SET state = ?2, events = ?3, lost = ?4, reason = ?5 WHERE id = ?1",
+        params![
+            open.id.0,
+            state.name(),
+            signed(end.events),
+            signed(end.lost),
+            reason
+        ],
+    )?;
+    if state == CaptureState::Failed {
+        connection.execute("DELETE FROM capture_chunks WHERE capture = ?1", [open.id.0])?;
+    }
+    let actor = format!("agent {}", open.agent.0);
+    let action = format!("{} capture", state.name());
+    let object = match reason.is_empty() {
+        true => named(open.id.0, open.agent),
+        false => format!("{}: {reason}", named(open.id.0, open.agent)),
+    };
+    record(connection, now_ns, &actor, (&action, &object))?;
+    Ok(true)
+}
+
+fn data(
+    connection: &Connection,
+    id: CaptureId,
+    actor: &str,
+    now_ns: i64,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let find = "SELECT agent FROM captures WHERE id = ?1 AND state = 'complete'";
+    let agent = connection.query_row(find, [id.0], |row| Ok(AgentId(row.get(0)?)));
+    let Some(agent) = agent.optional()? else {
+        return Ok(None);
+    };
+    let sql = "SELECT data FROM capture_chunks WHERE capture = ?1 ORDER BY number";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map([id.0], |row| row.get::<_, Vec<u8>>(0))?;
+    let chunks: Vec<_> = rows.collect::<Result<_, _>>()?;
+    record(
+        connection,
+        now_ns,
+        actor,
+        ("download capture", &named(id.0, agent)),
+    )?;
+    Ok(Some(chunks.concat()))
+}

@@ -1,0 +1,153 @@
+//! Captures that people ask agents for.
+
+use super::*;
+use crate::captures::{
+    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, KEPT, MAX_CAPTURE, NewCapture,
+};
+
+for_each_database! {
+    a_capture_arrives_in_parts_and_is_downloaded_whole,
+    a_part_that_comes_again_or_too_early_changes_nothing,
+    a_capture_that_is_too_large_or_not_whole_fails,
+    an_agent_sends_its_own_capture_and_has_one_at_a_time,
+    the_oldest_captures_go,
+}
+
+fn request(fixture: &Fixture) -> CaptureAsked {
+    let new = NewCapture {
+        agent: fixture.agent,
+        seconds: 7,
+        actor: "ann".to_owned(),
+    };
+    fixture.store.request_capture(new).expect("writable")
+}
+
+fn added(fixture: &Fixture) -> CaptureId {
+    match request(fixture) {
+        CaptureAsked::Added(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn send(fixture: &Fixture, id: CaptureId, number: u64, data: &[u8]) -> Option<u64> {
+    let store = &fixture.store;
+    let next = store.add_chunk(fixture.agent, id, number, data.to_vec());
+    next.expect("writable")
+}
+
+fn end(fixture: &Fixture, id: CaptureId, chunks: u64) -> bool {
+    let end = CaptureEnd {
+        chunks,
+        events: 5,
+        lost: 2,
+        failure: None,
+    };
+    let ended = fixture.store.end_capture(fixture.agent, id, end);
+    ended.expect("writable")
+}
+
+fn latest(fixture: &Fixture) -> Capture {
+    fixture.store.captures().expect("readable").remove(0)
+}
+
+fn data(fixture: &Fixture, id: CaptureId) -> Option<Vec<u8>> {
+    fixture.store.capture_data(id, "ann").expect("readable")
+}
+
+fn a_capture_arrives_in_parts_and_is_downloaded_whole(fixture: &Fixture) {
+    let id = added(fixture);
+    let open = fixture.store.capture_of(fixture.agent).expect("readable");
+    let open = open.expect("the agent is to record it");
+    assert_eq!((open.id, open.seconds), (id, 7));
+    assert_eq!(open.state, CaptureState::Requested);
+    assert_eq!(send(fixture, id, 0, b"\x00\xffa"), Some(1));
+    assert_eq!(latest(fixture).state, CaptureState::Arriving);
+    assert_eq!(send(fixture, id, 1, b"b"), Some(2));
+    assert_eq!(data(fixture, id), None, "it is not complete");
+    assert!(end(fixture, id, 2));
+    let capture = latest(fixture);
+    assert_eq!(capture.state, CaptureState::Complete);
+    assert_eq!((capture.bytes, capture.events, capture.lost), (4, 5, 2));
+    assert_eq!(data(fixture, id).as_deref(), Some(&b"\x00\xffab"[..]));
+    let open = fixture.store.capture_of(fixture.agent).expect("readable");
+    assert_eq!(open, None);
+    let audit = fixture.store.audit(10).expect("readable");
+    let of = |action: &str| audit.iter().find(|entry| entry.action == action);
+    for (action, actor) in [
+        ("request capture", "ann".to_owned()),
+        ("complete capture", format!("agent {}", fixture.agent.0)),
+        ("download capture", "ann".to_owned()),
+    ] {
+        let entry = of(action).unwrap_or_else(|| panic!("{action} in {audit:?}"));
+        assert_eq!(entry.actor, actor);
+    }
+}
+
+fn a_part_that_comes_again_or_too_early_changes_nothing(fixture: &Fixture) {
+    let id = added(fixture);
+    assert_eq!(send(fixture, id, 1, b"x"), Some(0));
+    assert_eq!(send(fixture, id, 0, b"a"), Some(1));
+    assert_eq!(send(fixture, id, 0, b"other"), Some(1));
+    assert_eq!(send(fixture, id, 1, b""), Some(1));
+    assert!(end(fixture, id, 1));
+    assert_eq!(data(fixture, id).as_deref(), Some(&b"a"[..]));
+    assert_eq!(send(fixture, id, 1, b"late"), None);
+    assert!(!end(fixture, id, 1));
+}
+
+fn a_capture_that_is_too_large_or_not_whole_fails(fixture: &Fixture) {
+    let id = added(fixture);
+    send(fixture, id, 0, b"a");
+    assert!(end(fixture, id, 2));
+    let capture = latest(fixture);
+    assert_eq!(capture.state, CaptureState::Failed);
+    assert_eq!(capture.reason, "1 of 2 parts have arrived");
+    assert_eq!(data(fixture, id), None);
+    let id = added(fixture);
+    let half = vec![0; usize::try_from(MAX_CAPTURE / 2).expect("small")];
+    assert_eq!(send(fixture, id, 0, &half), Some(1));
+    assert_eq!(send(fixture, id, 1, &half), Some(2));
+    assert_eq!(send(fixture, id, 2, b"x"), None);
+    let capture = latest(fixture);
+    assert_eq!(capture.state, CaptureState::Failed);
+    assert!(capture.reason.contains("it exceeds"), "{}", capture.reason);
+    assert_eq!(data(fixture, id), None);
+}
+
+fn an_agent_sends_its_own_capture_and_has_one_at_a_time(fixture: &Fixture) {
+    let id = added(fixture);
+    assert_eq!(request(fixture), CaptureAsked::Busy(id));
+    let other = AgentId(fixture.agent.0 + 100);
+    let new = NewCapture {
+        agent: other,
+        seconds: 1,
+        actor: "ann".to_owned(),
+    };
+    let asked = fixture.store.request_capture(new).expect("readable");
+    assert_eq!(asked, CaptureAsked::UnknownAgent);
+    let next = fixture.store.add_chunk(other, id, 0, vec![1]);
+    assert_eq!(next.expect("readable"), None);
+    let end = CaptureEnd::default();
+    let ended = fixture.store.end_capture(other, id, end);
+    assert!(!ended.expect("readable"));
+}
+
+fn the_oldest_captures_go(fixture: &Fixture) {
+    let first = added(fixture);
+    send(fixture, first, 0, b"a");
+    assert!(end(fixture, first, 1));
+    assert!(data(fixture, first).is_some());
+    for _ in 0..KEPT {
+        let id = added(fixture);
+        let failure = Some("no".to_owned());
+        let end = CaptureEnd {
+            failure,
+            ..CaptureEnd::default()
+        };
+        let ended = fixture.store.end_capture(fixture.agent, id, end);
+        assert!(ended.expect("writable"));
+    }
+    assert_eq!(data(fixture, first), None);
+    let captures = fixture.store.captures().expect("readable");
+    assert_eq!(captures.len(), usize::try_from(KEPT).expect("small"));
+}
