@@ -156,6 +156,13 @@ fn result_word(need: Need) -> &'static str {
 
 fn text_rule(rule: &RuleExplanation) -> String {
     let mut out = format!("\n{}\n  events    {}\n", rule.name, rule.kinds.join(", "));
+    if let Some(weight) = rule.weight {
+        let silent = if rule.is_silent { ", no alert" } else { "" };
+        out.push_str(&format!("  risk      {weight}{silent}\n"));
+    }
+    for (name, weight) in &rule.signals {
+        out.push_str(&format!("  sums      {weight:3}  {name}\n"));
+    }
     for (stage, atom) in &rule.atoms {
         out.push_str(&format!("  {:8}  {atom}\n", stage_word(*stage)));
     }
@@ -198,7 +205,18 @@ fn json_explanation(engine: &Engine, explanation: &Explanation) -> Value {
                 .iter()
                 .map(|(stage, atom)| json!({ "stage": stage_word(*stage), "atom": atom }))
                 .collect();
-            json!({ "name": &*rule.name, "events": rule.kinds, "atoms": atoms })
+            let signals = rule.signals.iter();
+            let signals: Vec<_> = signals
+                .map(|(name, weight)| json!({ "rule": &**name, "weight": weight }))
+                .collect();
+            json!({
+                "name": &*rule.name,
+                "events": rule.kinds,
+                "atoms": atoms,
+                "risk": rule.weight,
+                "silent": rule.is_silent,
+                "signals": signals,
+            })
         })
         .collect();
     json!({

@@ -8,6 +8,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use rules::Rule;
 use rules::diagnostic::closest;
+use rules::ruleset::{Count, Counted};
 use serde_json::{Value, json};
 use yaml::quote::comment;
 
@@ -65,7 +66,11 @@ fn text_list(rules: &[Rule]) -> String {
         .unwrap_or(0);
     let mut out = String::new();
     for rule in rules {
-        let off = if rule.enabled { "" } else { "  (disabled)" };
+        let off = match (rule.enabled, rule.is_silent()) {
+            (false, _) => "  (disabled)",
+            (true, true) => "  (adds to a risk, no alert)",
+            (true, false) => "",
+        };
         let priority = rule.priority.name();
         out.push_str(&format!(
             "{:width$}  {priority}{off}\n",
@@ -77,7 +82,7 @@ fn text_list(rules: &[Rule]) -> String {
 
 fn text_rule(rule: &Rule) -> String {
     let tags: Vec<_> = rule.tags.iter().map(String::as_str).collect();
-    format!(
+    let mut out = format!(
         "{}\n  priority   {}\n  source     {}\n  tags       {}\n  enabled    {}\n  defined    {}\n  \
          desc       {}\n  condition  {}\n  output     {}\n",
         comment(&rule.name),
@@ -89,7 +94,51 @@ fn text_rule(rule: &Rule) -> String {
         lines(&rule.desc),
         lines(&rule.condition.to_string()),
         lines(&rule.output.text),
-    )
+    );
+    if let Some(risk) = rule.risk {
+        let silent = if risk.is_silent { ", no alert" } else { "" };
+        out.push_str(&format!("  risk       {}{silent}\n", risk.weight));
+    }
+    if let Some(count) = &rule.count {
+        out.push_str(&format!("  count      {}\n", comment(&count_words(count))));
+    }
+    out
+}
+
+/// Describes what a rule counts before it alerts.
+fn count_words(count: &Count) -> String {
+    let Count { over, .. } = count;
+    let mut out = match &count.of {
+        Counted::Matches => format!("over {over} matches"),
+        Counted::Risk { .. } => format!("risk over {over} in a process tree"),
+    };
+    out += &format!(" within {} s", f64::from(count.within_ms) / 1000.0);
+    if !count.by.is_empty() {
+        out += &format!(", by {}", count.by.join(", "));
+    }
+    if !count.distinct.is_empty() {
+        out += &format!(", distinct {}", count.distinct.join(", "));
+    }
+    if let Counted::Risk { below } = &count.of
+        && !below.is_empty()
+    {
+        out += &format!(", below {}", below.join(", "));
+    }
+    out
+}
+
+fn json_count(count: &Count) -> Value {
+    let (key, below) = match &count.of {
+        Counted::Matches => ("over", None),
+        Counted::Risk { below } => ("risk_over", Some(below)),
+    };
+    json!({
+        key: count.over,
+        "within_ms": count.within_ms,
+        "by": count.by,
+        "distinct": count.distinct,
+        "below": below,
+    })
 }
 
 /// Returns text of several lines for a terminal.
@@ -118,6 +167,8 @@ fn json_rule(rule: &Rule) -> Value {
         "tags": rule.tags,
         "enabled": rule.enabled,
         "exceptions": exceptions,
+        "risk": rule.risk.map(|risk| json!({ "weight": risk.weight, "silent": risk.is_silent })),
+        "count": rule.count.as_ref().map(json_count),
         "file": &*rule.location.file,
         "line": rule.location.line,
     })

@@ -4,6 +4,7 @@ mod compiler;
 mod count;
 mod image;
 mod options;
+mod risk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +22,14 @@ use crate::compile::tree::Tree;
 use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::output::Template;
 use crate::profile::{Profile, RuleCost};
-use crate::ruleset::{Priority, Rule, Ruleset};
+use crate::ruleset::{Priority, Risk, Rule, Ruleset};
 
 use compiler::Compiler;
 pub use compiler::output_text;
 use count::Counting;
 pub use image::NotAnImage;
 pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
+use risk::Search;
 
 /// A rule that matched an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,7 @@ pub(crate) struct CompiledRule {
     capture: bool,
     capture_duration_ms: u32,
     pub(crate) count: Option<Counting>,
+    pub(crate) risk: Option<Risk>,
     #[serde(skip)]
     matches: AtomicU64,
 }
@@ -137,13 +140,10 @@ impl Engine {
             checker: Checker::default(),
             diagnostics: Vec::new(),
         };
-        let wanted = |rule: &&Rule| rule.enabled && rule.priority <= options.priority;
-        let rules: Vec<CompiledRule> = ruleset
-            .rules
-            .iter()
-            .filter(wanted)
-            .filter_map(|rule| compiler.rule(rule))
-            .collect();
+        // A rule that only adds to a risk raises no alert that the priority could be about.
+        let wanted =
+            |rule: &&Rule| rule.enabled && (rule.priority <= options.priority || rule.is_silent());
+        let rules = compiler.rules(ruleset.rules.iter().filter(wanted));
         let context = compiler.context();
         let Compiler {
             checker,
@@ -409,16 +409,19 @@ impl Evaluator for Engine {
         let candidates = evaluation.candidates();
         let entries = entries.iter().enumerate();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
+        let mut search = Search::default();
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
+            if !search.goes_on(&self.rules[entry.rule]) {
+                continue;
+            }
             match truth(&mut evaluation, entry, timed) {
                 Ternary::False => {}
                 Ternary::Unknown => return Relevance::Undecided,
                 Ternary::True if entry.output_stage > event.stage => return Relevance::Undecided,
                 Ternary::True => {
                     weight = Relevance::Settled;
-                    if self.ends_search(entry) {
-                        break;
-                    }
+                    search.has_signal |= self.rules[entry.rule].risk.is_some();
+                    search.has_ended |= self.ends_search(entry);
                 }
             }
         }
@@ -444,13 +447,20 @@ impl Evaluator for Engine {
         }
         let profile = self.profile.as_ref();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
+        let mut search = Search::default();
+        let mut signal = None;
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
+            if !search.goes_on(&self.rules[entry.rule]) {
+                continue;
+            }
             match truth(&mut evaluation, entry, timed) {
                 Ternary::False => {}
                 Ternary::Unknown => undecided.push(Arc::clone(&self.rules[entry.rule].name)),
                 Ternary::True => {
                     let rule = &self.rules[entry.rule];
-                    if !self.match_rule(rule, &mut evaluation) {
+                    let alerted = self.match_rule(entry.rule, &mut signal, &mut evaluation);
+                    search.has_signal = signal.is_some();
+                    if !alerted {
                         continue;
                     }
                     if self.recorder.is_some() {
@@ -460,9 +470,7 @@ impl Evaluator for Engine {
                             capture_duration_ms: rule.capture_duration_ms,
                         });
                     }
-                    if self.ends_search(entry) {
-                        break;
-                    }
+                    search.has_ended |= self.ends_search(entry);
                 }
             }
         }
@@ -483,16 +491,5 @@ fn truth(
     match timed {
         None => evaluation.rule(entry),
         Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),
-    }
-}
-
-impl CompiledRule {
-    pub(crate) fn operands(&self) -> impl Iterator<Item = crate::compile::operand::OperandId> {
-        let formatted = self
-            .formatted
-            .iter()
-            .flat_map(|(_, template)| template.operands());
-        let counted = self.count.iter().flat_map(Counting::operands);
-        self.template.operands().chain(formatted).chain(counted)
     }
 }

@@ -102,8 +102,9 @@ impl Engine {
         for (position, rule) in self.rules.iter().enumerate() {
             let earlier = self.rules[..position].iter().enumerate();
             let shadow = earlier
-                // A rule that counts hides nothing: see `Engine::ends_search`.
+                // A rule that counts, or only adds to a risk, hides nothing: see `Engine::ends_search`.
                 .filter(|(_, other)| other.source == rule.source && other.count.is_none())
+                .filter(|(_, other)| !other.is_silent() && !rule.sums_risk())
                 .find(|(other, _)| implications.shadows(*other, position));
             if let Some((_, other)) = shadow {
                 findings.push(Finding {

@@ -102,17 +102,21 @@ pub struct Rule {
     pub capture_duration_ms: u32,
     /// How often the rule has to match before it alerts; `None` if each match is an alert.
     pub count: Option<Count>,
+    /// What the rule adds to the risk of a process tree; `None` if nothing.
+    pub risk: Option<Risk>,
     /// Position of the last append to the condition.
     pub appended: Option<Location>,
     /// Position of the last full definition.
     pub location: Location,
 }
 
-/// How often a rule has to match before it alerts. Falco has nothing like it.
+/// How often a rule has to match before it alerts, or how much risk a process tree has to reach. Falco has nothing like it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
     /// The rule alerts when it has counted more than this.
     pub over: u32,
+    /// What is counted.
+    pub of: Counted,
     /// Time in which the matches have to happen, in milliseconds.
     pub within_ms: u32,
     /// Fields whose values are counted apart, e.g. `proc.sid`; empty to count all together.
@@ -121,6 +125,43 @@ pub struct Count {
     pub distinct: Vec<String>,
     /// Position in the file.
     pub location: Location,
+}
+
+/// What a rule counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Counted {
+    /// Its own matches.
+    Matches,
+    /// The weights of other rules that match in one process tree. The condition of the rule says which of their events
+    /// count.
+    Risk {
+        /// Names of programs that start process trees, such as `sshd`: a tree begins below them.
+        below: Vec<String>,
+    },
+}
+
+/// What a match of a rule adds to the risk of its process tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Risk {
+    /// The weight, at least 1.
+    pub weight: u32,
+    /// Whether the rule only adds to the risk and never alerts by itself.
+    pub is_silent: bool,
+}
+
+impl Rule {
+    /// Returns true if the rule adds to the risk of process trees and never alerts by itself.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.risk.is_some_and(|risk| risk.is_silent)
+    }
+
+    /// Returns true if the rule sums the weights of other rules.
+    #[must_use]
+    pub fn sums_risk(&self) -> bool {
+        let count = self.count.as_ref();
+        count.is_some_and(|count| matches!(count.of, Counted::Risk { .. }))
+    }
 }
 
 /// A condition as written, and the names that it refers to.

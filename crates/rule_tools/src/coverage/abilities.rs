@@ -129,6 +129,9 @@ impl<'a> SightResolver<'a> {
         if !rule.enabled {
             return Sight::None("disabled".to_owned());
         }
+        if rule.is_silent() {
+            return Sight::None("it only adds to a risk, and raises no alert".to_owned());
+        }
         if rule.source != "syscall" {
             return Sight::None(format!("no engine has events of source {}", rule.source));
         }

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::count::Counting;
+use super::risk::Sum;
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
 use crate::compile::check::{Checker, Problem};
+use crate::compile::operand::OperandId;
+use crate::compile::tree::Tree;
 use crate::condition::ast::SourceId;
 use crate::condition::parser::parse_operand;
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
-use crate::ruleset::{Count, Rule, Ruleset};
+use crate::ruleset::{Count, Counted, Rule, Ruleset};
 
 /// Returns the output of a rule with the configured additions.
 #[must_use]
@@ -50,13 +53,45 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
+    /// Compiles rules; those with errors are left out. Sums of risk come last, and match only events that one of the
+    /// other rules with a weight matches.
+    pub(super) fn rules<'r>(&mut self, rules: impl Iterator<Item = &'r Rule>) -> Vec<CompiledRule> {
+        let (sums, others): (Vec<&Rule>, Vec<&Rule>) = rules.partition(|rule| rule.sums_risk());
+        let mut compiled: Vec<_> = others
+            .into_iter()
+            .filter_map(|rule| self.rule(rule))
+            .collect();
+        let signals = compiled.iter().filter(|rule| rule.risk.is_some());
+        let signals = Tree::any(signals.map(|rule| rule.tree.clone()).collect());
+        for rule in sums {
+            let Some(mut sum) = self.rule(rule) else {
+                continue;
+            };
+            if signals == Tree::Const(false) {
+                let message = "the rule sums weights, and no enabled rule has one: it never alerts";
+                let problem = Diagnostic::new(
+                    Code::ConditionWarning,
+                    rule.location.clone(),
+                    message.to_owned(),
+                );
+                let problem = problem.with_help("give rules a weight, such as `risk: 30`");
+                self.diagnostics
+                    .push(problem.in_item(format!("rule {}", rule.name)));
+            }
+            let both = Tree::all(vec![signals.clone(), sum.tree]);
+            sum.tree = both.merge(&mut self.checker.atoms, &self.checker.operands);
+            compiled.push(sum);
+        }
+        compiled
+    }
+
     /// Compiles one rule; `None` if it has errors.
     pub(super) fn rule(&mut self, rule: &Rule) -> Option<CompiledRule> {
         let (tree, mut problems) = self.checker.condition(&rule.condition);
         let template = self.output(rule, &mut problems);
         let formatted = self.formatted(rule, &mut problems);
         let count = self.count(rule);
-        let has_sound_count = rule.count.is_some() == count.is_some();
+        let has_sound_count = rule.count.is_some() == count.is_some() && self.is_no_loop(rule);
         let has_sound_exceptions = self.exceptions(rule);
         let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
         let broken = problems.iter().any(is_error);
@@ -89,6 +124,7 @@ impl Compiler<'_> {
             capture: rule.capture,
             capture_duration_ms: rule.capture_duration_ms,
             count,
+            risk: rule.risk,
             matches: AtomicU64::new(0),
         })
     }
@@ -101,9 +137,24 @@ impl Compiler<'_> {
             true => None,
             false => Some(self.count_template(rule, count, &count.distinct)?),
         };
-        let over = usize::try_from(count.over).expect("the loader bounds it");
         let within_ns = u64::from(count.within_ms) * 1_000_000;
-        Some(Counting::new(over, within_ns, by, distinct))
+        let sum = match &count.of {
+            Counted::Matches => None,
+            Counted::Risk { below } => Some(Sum::new(below.clone())),
+        };
+        Some(Counting::new(count.over, within_ns, by, distinct, sum))
+    }
+
+    /// Reports a rule that sums weights and has one. Returns false if there is that problem.
+    fn is_no_loop(&mut self, rule: &Rule) -> bool {
+        if rule.risk.is_none() || !rule.sums_risk() {
+            return true;
+        }
+        let message = "a rule with `risk_over` sums the weights of others, and cannot have `risk`";
+        let problem = Diagnostic::new(Code::Validate, rule.location.clone(), message.to_owned());
+        self.diagnostics
+            .push(problem.in_item(format!("rule {}", rule.name)));
+        false
     }
 
     fn count_template(
@@ -230,6 +281,18 @@ impl Compiler<'_> {
         if !self.diagnostics.iter().any(known) {
             self.diagnostics.push(diagnostic);
         }
+    }
+}
+
+impl CompiledRule {
+    /// Returns the operands of the rule's outputs and counts.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = OperandId> {
+        let formatted = self
+            .formatted
+            .iter()
+            .flat_map(|(_, template)| template.operands());
+        let counted = self.count.iter().flat_map(Counting::operands);
+        self.template.operands().chain(formatted).chain(counted)
     }
 }
 

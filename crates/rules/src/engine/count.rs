@@ -1,4 +1,5 @@
-//! Rules that alert when they have matched often enough: the `count` of a rule.
+//! Rules that alert when they have matched often enough: the `count` of a rule. [`super::risk`] is about those that sum
+//! weights of other rules, which use the same windows.
 //!
 //! The state of each rule is bounded: at most [`MAX_KEYS`] keys, each with at most `over` values of [`MAX_SHOWN`] bytes. Keys
 //! and values are compared by a hash that no workload can foresee. Times are those of the events, so that a replayed
@@ -7,11 +8,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CompiledRule, Engine, RuleMatching};
+use super::risk::{Signal, Sum, add_sum};
+use super::{Engine, RuleMatching};
 use crate::alert::{Alert, AlertValue};
 use crate::compile::eval::Evaluation;
 use crate::compile::operand::OperandId;
@@ -30,12 +32,14 @@ const MAX_REST_NS: u64 = 3_600_000_000_000;
 /// A compiled `count`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Counting {
-    over: usize,
+    over: u64,
     within_ns: u64,
     /// What is counted apart: events whose values here are equal belong together.
     by: Template,
     /// What counts once; `None` if each match counts.
     distinct: Option<Template>,
+    /// How weights of other rules are summed; `None` if the rule counts its own matches.
+    pub(super) sum: Option<Sum>,
     #[serde(skip)]
     state: State,
 }
@@ -57,36 +61,44 @@ struct Window {
 }
 
 /// A value, or a match where nothing has to be distinct.
-#[derive(Debug)]
-struct Match {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Match {
     /// `None` where nothing has to be distinct.
-    hash: Option<u128>,
-    shown: String,
-    last_ns: u64,
+    pub(super) hash: Option<u128>,
+    /// Beginning of the value; empty where nothing has to be distinct. In a sum of risk the name of the signal's program.
+    pub(super) shown: String,
+    pub(super) last_ns: u64,
+    /// What it counts: 1, or the weight of a signal.
+    pub(super) weight: u32,
+    /// Rule of a signal, as its index in the engine.
+    pub(super) rule: Option<usize>,
 }
 
 /// What had been counted when a rule alerted.
 #[derive(Debug, PartialEq, Eq)]
-struct Counted {
-    number: u64,
+pub(super) struct Counted {
+    /// The number of values, or the sum of their weights.
+    pub(super) number: u64,
     /// Nanoseconds between the first and the last of the matches.
-    within_ns: u64,
-    /// The beginnings of the distinct values, oldest first; empty if each match counts.
-    values: Vec<String>,
+    pub(super) within_ns: u64,
+    /// The values in the order in which each was first counted.
+    pub(super) values: Vec<Match>,
 }
 
 impl Counting {
     pub(super) fn new(
-        over: usize,
+        over: u32,
         within_ns: u64,
         by: Template,
         distinct: Option<Template>,
+        sum: Option<Sum>,
     ) -> Self {
         Self {
-            over,
+            over: u64::from(over),
             within_ns,
             by,
             distinct,
+            sum,
             state: State::default(),
         }
     }
@@ -104,26 +116,47 @@ impl Counting {
         self.add(&key, value.as_deref(), evaluation.event().time_ns)
     }
 
+    /// Counts a signal in the process tree of its event. Returns the sum if the rule alerts now.
+    fn count_signal(
+        &self,
+        sum: &Sum,
+        signal: Signal,
+        evaluation: &mut Evaluation<'_, '_, '_>,
+    ) -> Option<Counted> {
+        let by = self.by.message(evaluation);
+        let event = evaluation.event();
+        let key = sum.tree(event.process).key(&by);
+        let name = event.process.exec_name();
+        let one = Match {
+            hash: Some(u128::try_from(signal.rule).expect("128 bits hold any index")),
+            shown: String::from_utf8_lossy(name.as_bytes()).into_owned(),
+            last_ns: event.time_ns,
+            weight: signal.weight,
+            rule: Some(signal.rule),
+        };
+        self.add_match(&key, one)
+    }
+
     fn add(&self, key: &str, value: Option<&str>, now_ns: u64) -> Option<Counted> {
-        let key = self.hash(key);
         let one = Match {
             hash: value.map(|value| self.hash(value)),
             shown: value.map(shown).unwrap_or_default(),
             last_ns: now_ns,
+            weight: 1,
+            rule: None,
         };
+        self.add_match(key, one)
+    }
+
+    pub(super) fn add_match(&self, key: &str, one: Match) -> Option<Counted> {
+        let key = self.hash(key);
+        let now_ns = one.last_ns;
         let mut windows = self.windows();
         if windows.len() >= MAX_KEYS && !windows.contains_key(&key) {
             self.make_room(&mut windows, now_ns);
         }
         let window = windows.entry(key).or_default();
-        let counted = window.add(one, self.over, self.within_ns)?;
-        Some(Counted {
-            values: match self.distinct {
-                Some(_) => counted.values,
-                None => Vec::new(),
-            },
-            ..counted
-        })
+        window.add(one, self.over, self.within_ns)
     }
 
     fn hash(&self, text: &str) -> u128 {
@@ -163,14 +196,14 @@ fn shown(value: &str) -> String {
 }
 
 /// Returns at most the first `limit` bytes of a text, in whole characters.
-fn beginning(text: &str, limit: usize) -> &str {
+pub(super) fn beginning(text: &str, limit: usize) -> &str {
     let mut ends = (0..=limit.min(text.len())).rev();
     let end = ends.find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
 }
 
 impl Window {
-    fn add(&mut self, one: Match, over: usize, within_ns: u64) -> Option<Counted> {
+    fn add(&mut self, one: Match, over: u64, within_ns: u64) -> Option<Counted> {
         let now_ns = one.last_ns;
         // Events of several threads arrive out of order; a clock that was set makes a pause.
         let since = |then: u64| now_ns.abs_diff(then);
@@ -186,47 +219,81 @@ impl Window {
             .retain(|known| since(known.last_ns) <= within_ns);
         let is_same = |known: &&mut Match| one.hash.is_some() && known.hash == one.hash;
         match self.values.iter_mut().find(is_same) {
-            Some(known) => known.last_ns = now_ns,
+            Some(known) => *known = one,
             None => self.values.push(one),
         }
-        if self.values.len() <= over {
+        let number = self
+            .values
+            .iter()
+            .map(|known| u64::from(known.weight))
+            .sum();
+        if number <= over {
             return None;
         }
         self.alerted_ns = Some(now_ns);
         let values = std::mem::take(&mut self.values);
         let longest = values.iter().map(|known| since(known.last_ns)).max();
         Some(Counted {
-            number: u64::try_from(values.len()).expect("64 bits hold any length"),
+            number,
             within_ns: longest.unwrap_or_default(),
-            values: values.into_iter().map(|known| known.shown).collect(),
+            values,
         })
     }
 }
 
 impl Engine {
     /// Returns whether rules after this one are of no interest once it has matched. A rule that counts never hides
-    /// another: its match may be no alert.
+    /// another, as its match may be no alert, nor does one that only adds to a risk.
     pub(super) fn ends_search(&self, entry: &Entry) -> bool {
-        self.rule_matching == RuleMatching::First && self.rules[entry.rule].count.is_none()
+        let rule = &self.rules[entry.rule];
+        self.rule_matching == RuleMatching::First && rule.count.is_none() && !rule.is_silent()
     }
 
-    /// Sends the alert of a rule that matched. Returns false if the rule counts and the count is not reached.
+    /// Sends the alert of a rule that matched, and notes its weight as `signal` if it is the heaviest so far: an event adds
+    /// to a risk once. Returns false if there is no alert: the rule counts and the count is not reached, or it only adds
+    /// to a risk.
     pub(super) fn match_rule(
         &self,
-        rule: &CompiledRule,
+        rule: usize,
+        signal: &mut Option<Signal>,
         evaluation: &mut Evaluation<'_, '_, '_>,
     ) -> bool {
+        let index = rule;
+        let rule = &self.rules[rule];
         let counted = match &rule.count {
-            Some(counting) => match counting.count(evaluation) {
-                Some(counted) => Some(counted),
-                None => return false,
-            },
+            Some(counting) => {
+                let counted = match (&counting.sum, *signal) {
+                    (None, _) => counting.count(evaluation),
+                    (Some(sum), Some(signal)) => counting.count_signal(sum, signal, evaluation),
+                    (Some(_), None) => None,
+                };
+                let Some(counted) = counted else { return false };
+                Some((counting, counted))
+            }
             None => None,
         };
         rule.matches.fetch_add(1, Ordering::Relaxed);
+        if let Some(weight) = rule.weight() {
+            let own = Signal {
+                rule: index,
+                weight,
+            };
+            *signal = Some(signal.map_or(own, |known| known.heavier(own)));
+        }
+        if rule.is_silent() {
+            return false;
+        }
         let mut alert = self.alert(rule, evaluation);
-        if let Some(counted) = counted {
-            add_counted(&mut alert, &counted);
+        if let Some((counting, counted)) = counted {
+            match &counting.sum {
+                Some(sum) => {
+                    let tree = sum.tree(evaluation.event().process);
+                    add_sum(&mut alert, &counted, &tree, |rule| {
+                        Arc::clone(&self.rules[rule].name)
+                    });
+                }
+                None => add_counted(&mut alert, &counted, counting.distinct.is_some()),
+            }
         }
         self.sink.emit(alert);
         true
@@ -240,18 +307,19 @@ impl Engine {
 }
 
 /// Number of bytes of counted values in an alert.
-const MAX_COUNTED: usize = 1024;
+pub(super) const MAX_COUNTED: usize = 1024;
 
 /// Adds to an alert what its rule has counted.
-fn add_counted(alert: &mut Alert, counted: &Counted) {
+fn add_counted(alert: &mut Alert, counted: &Counted, is_distinct: bool) {
     let number = counted.number;
     let seconds = counted.within_ns / 1_000_000_000;
     alert.message += &format!(" count={number} in {seconds} s");
     let mut add = |name: &str, value| alert.fields.push((name.into(), value));
     add("count.number", AlertValue::Uint(number));
     add("count.within_ns", AlertValue::Uint(counted.within_ns));
-    if !counted.values.is_empty() {
-        let values = counted.values.join(", ");
+    if is_distinct {
+        let values: Vec<_> = counted.values.iter().map(|value| &*value.shown).collect();
+        let values = values.join(", ");
         let values = beginning(&values, MAX_COUNTED).to_owned();
         alert.message += &format!(": {values}");
         add("count.values", AlertValue::Text(values));
@@ -264,13 +332,19 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn counting(over: usize, distinct: bool) -> Counting {
+    fn counting(over: u32, distinct: bool) -> Counting {
         Counting::new(
             over,
             60 * SECOND,
             Template::default(),
             distinct.then(Template::default),
+            None,
         )
+    }
+
+    fn shown_values(counted: &Counted) -> Vec<&str> {
+        let values = counted.values.iter();
+        values.map(|value| &*value.shown).collect()
     }
 
     #[test]
@@ -278,7 +352,7 @@ mod tests {
         let counting = counting(2, true);
         let add = |key: &str, value: &str, second| {
             let counted = counting.add(key, Some(value), second * SECOND);
-            counted.map(|counted| counted.values.join(" "))
+            counted.map(|counted| shown_values(&counted).join(" "))
         };
         assert_eq!(add("a", "id", 0), None);
         assert_eq!(add("a", "ps", 10), None);
@@ -294,12 +368,8 @@ mod tests {
         let add = |second| counting.add("a", None, second * SECOND);
         assert_eq!(add(0), None);
         assert_eq!(add(1), None);
-        let counted = Counted {
-            number: 3,
-            within_ns: 2 * SECOND,
-            values: Vec::new(),
-        };
-        assert_eq!(add(2), Some(counted));
+        let counted = add(2).expect("the third");
+        assert_eq!((counted.number, counted.within_ns), (3, 2 * SECOND));
     }
 
     #[test]
@@ -356,7 +426,8 @@ mod tests {
             .add("a", Some(&format!("{long}2")), SECOND)
             .unwrap();
         assert_eq!(counted.number, 2);
-        assert!(counted.values.iter().all(|value| value.len() == MAX_SHOWN));
+        let values = shown_values(&counted);
+        assert!(values.iter().all(|value| value.len() == MAX_SHOWN));
         assert_eq!(shown("a\0b"), "a b");
     }
 

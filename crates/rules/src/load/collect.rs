@@ -429,6 +429,7 @@ fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
     set(&mut rule.capture, update.capture);
     set(&mut rule.capture_duration_ms, update.capture_duration_ms);
     set(&mut rule.count, update.count.map(Some));
+    set(&mut rule.risk, update.risk.map(Some));
     set(&mut rule.warn_evttypes, update.warn_evttypes);
     set(
         &mut rule.skip_if_unknown_filter,

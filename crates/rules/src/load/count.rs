@@ -1,15 +1,15 @@
-//! The key `count` of a rule.
+//! The key `count` of a rule. [`super::risk`] reads what its sums of risk need.
 
 use super::item::{COUNT_KEYS, Key};
 use super::reader::Reader;
 use crate::condition::ast::SourceId;
 use crate::condition::parser::parse_operand;
-use crate::ruleset::Count;
+use crate::ruleset::{Count, Counted};
 use crate::version::number;
 use yaml::{Kind, Node};
 
-/// Largest `over`: so many values are kept for each key.
-const MAX_OVER: u32 = 1000;
+/// Largest `over` and `risk_over`: so many values are kept for each key.
+pub(super) const MAX_OVER: u32 = 1000;
 
 /// Longest `within`, in milliseconds.
 const MAX_WITHIN_MS: u32 = 3_600_000;
@@ -18,7 +18,15 @@ impl<'n> Reader<'n> {
     pub(super) fn count(&mut self, node: &'n Node) -> Option<Count> {
         let keys = self.mapping("`count`", node)?;
         self.check_keys_of(&keys, COUNT_KEYS);
-        let over = self.count_over(keys.get("over").copied(), node);
+        let key = match keys.contains_key("risk_over") {
+            true => "risk_over",
+            false => "over",
+        };
+        let over = self.count_over(key, keys.get(key).copied(), node);
+        let of = match key {
+            "over" => self.counted_matches(&keys).then_some(Counted::Matches),
+            _ => self.summed_risk(&keys),
+        };
         let within = match keys.get("within") {
             Some(value) => self.count_within(value),
             None => self.missing("within", node),
@@ -27,6 +35,7 @@ impl<'n> Reader<'n> {
         let distinct = self.count_fields("distinct", keys.get("distinct").copied());
         Some(Count {
             over: over?,
+            of: of?,
             within_ms: within?,
             by: by?,
             distinct: distinct?,
@@ -42,16 +51,16 @@ impl<'n> Reader<'n> {
         None
     }
 
-    fn count_over(&mut self, value: Option<&'n Node>, node: &Node) -> Option<u32> {
+    fn count_over(&mut self, key: &str, value: Option<&'n Node>, node: &Node) -> Option<u32> {
         let Some(value) = value else {
-            return self.missing("over", node);
+            return self.missing(key, node);
         };
-        let text = self.scalar("over", value)?;
+        let text = self.scalar(key, value)?;
         let over = number(text.text()).filter(|over| (1..=MAX_OVER).contains(over));
         if over.is_none() {
             let found = text.text();
             let message =
-                format!("`over` has to be a number from 1 to {MAX_OVER}, found `{found}`");
+                format!("`{key}` has to be a number from 1 to {MAX_OVER}, found `{found}`");
             self.fail(&value.location, message);
         }
         over

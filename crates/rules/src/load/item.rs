@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::diagnostic::Location;
-use crate::ruleset::{Count, PluginRequirement, Priority};
+use crate::ruleset::{Count, PluginRequirement, Priority, Risk};
 use crate::version::Version;
 use yaml::SourceText;
 
@@ -51,13 +51,23 @@ pub(super) const RULE_KEYS: &[Key] = &[
     replace("capture"),
     replace("capture_duration"),
     replace("count"),
+    replace("risk"),
     replace("warn_evttypes"),
     replace("skip-if-unknown-filter"),
     key("append"),
     key("override"),
 ];
 
-pub(super) const COUNT_KEYS: &[Key] = &[key("over"), key("within"), key("by"), key("distinct")];
+pub(super) const COUNT_KEYS: &[Key] = &[
+    key("over"),
+    key("risk_over"),
+    key("within"),
+    key("by"),
+    key("distinct"),
+    key("below"),
+];
+
+pub(super) const RISK_KEYS: &[Key] = &[key("weight"), key("silent")];
 
 pub(super) const MACRO_KEYS: &[Key] = &[
     key("macro"),
@@ -170,6 +180,7 @@ pub(super) struct RuleItem {
     pub(super) capture: bool,
     pub(super) capture_duration_ms: u32,
     pub(super) count: Option<Count>,
+    pub(super) risk: Option<Risk>,
     pub(super) warn_evttypes: bool,
     pub(super) skip_if_unknown_filter: bool,
     pub(super) exceptions: Vec<ExceptionItem>,
@@ -190,6 +201,7 @@ pub(super) struct RuleUpdate {
     pub(super) capture: Option<bool>,
     pub(super) capture_duration_ms: Option<u32>,
     pub(super) count: Option<Count>,
+    pub(super) risk: Option<Risk>,
     pub(super) warn_evttypes: Option<bool>,
     pub(super) skip_if_unknown_filter: Option<bool>,
     pub(super) exceptions: Option<Vec<ExceptionItem>>,
@@ -210,6 +222,7 @@ impl RuleUpdate {
             capture: None,
             capture_duration_ms: None,
             count: None,
+            risk: None,
             warn_evttypes: None,
             skip_if_unknown_filter: None,
             exceptions: None,

@@ -12,6 +12,7 @@ mod read;
 mod reader;
 mod replaced;
 mod resolve;
+mod risk;
 #[cfg(test)]
 mod tests;
 mod written;

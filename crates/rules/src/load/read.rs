@@ -282,6 +282,7 @@ impl<'n> Reader<'n> {
                 "capture" => update.capture = self.boolean(key, node),
                 "capture_duration" => update.capture_duration_ms = self.milliseconds(key, node),
                 "count" => update.count = self.count(node),
+                "risk" => update.risk = self.risk(node),
                 "warn_evttypes" => update.warn_evttypes = self.boolean(key, node),
                 "skip-if-unknown-filter" => {
                     update.skip_if_unknown_filter = self.boolean(key, node);
@@ -339,10 +340,7 @@ impl<'n> Reader<'n> {
             Some(node) => self.milliseconds("capture_duration", node),
             None => Some(0),
         };
-        let count = match self.get("count") {
-            Some(node) => self.count(node).map(Some),
-            None => Some(None),
-        };
+        let (count, risk) = self.count_and_risk();
         let tags = self
             .get("tags")
             .map_or(Some(BTreeSet::new()), |node| self.tags(node));
@@ -364,6 +362,7 @@ impl<'n> Reader<'n> {
             capture: capture?,
             capture_duration_ms: capture_duration?,
             count: count?,
+            risk: risk?,
             warn_evttypes: warn_evttypes?,
             skip_if_unknown_filter: skip_if_unknown_filter?,
             exceptions: exceptions?,

@@ -307,6 +307,7 @@ impl<'c> Resolver<'c> {
             capture: item.capture,
             capture_duration_ms: item.capture_duration_ms,
             count: item.count.clone(),
+            risk: item.risk,
             appended: item.appended.clone(),
             location: item.location.clone(),
         })

@@ -48,6 +48,12 @@ pub struct RuleExplanation {
     pub kinds: Vec<&'static str>,
     /// Comparisons of the rule, each with the stage from which it can be decided for all of these types.
     pub atoms: Vec<(Stage, String)>,
+    /// What a match adds to the risk of its process tree; `None` if nothing.
+    pub weight: Option<u32>,
+    /// Whether the rule only adds to a risk and never alerts by itself.
+    pub is_silent: bool,
+    /// Names and weights of the rules whose matches the rule sums; empty if it sums none.
+    pub signals: Vec<(Arc<str>, u32)>,
 }
 
 impl Engine {
@@ -104,7 +110,21 @@ impl Engine {
             name: Arc::clone(&self.rules[rule].name),
             kinds: kinds.into_iter().map(EventKind::name).collect(),
             atoms,
+            weight: self.rules[rule].weight(),
+            is_silent: self.rules[rule].is_silent(),
+            signals: match self.rules[rule].sums_risk() {
+                true => self.signals(),
+                false => Vec::new(),
+            },
         }
+    }
+
+    /// Returns the rules with a weight, in load order.
+    fn signals(&self) -> Vec<(Arc<str>, u32)> {
+        let rules = self.rules.iter();
+        rules
+            .filter_map(|rule| Some((Arc::clone(&rule.name), rule.weight()?)))
+            .collect()
     }
 }
 

@@ -7,5 +7,6 @@ mod examples;
 mod openings;
 mod properties;
 mod reference;
+mod risk;
 mod stock;
 mod validation;

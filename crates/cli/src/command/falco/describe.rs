@@ -86,6 +86,7 @@ impl Describer {
             capture: false,
             capture_duration_ms: 0,
             count: None,
+            risk: None,
             appended: None,
             location: item.location.clone(),
         };

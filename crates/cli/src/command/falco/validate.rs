@@ -169,7 +169,8 @@ fn json_type(key: &str) -> Value {
         }
         "capture_duration" => json!({ "type": "integer" }),
         "exceptions" | "items" | "required_plugin_versions" | "tags" => json!({ "type": "array" }),
-        "override" => json!({ "type": "object" }),
+        "count" | "override" => json!({ "type": "object" }),
+        "risk" => json!({ "type": ["integer", "object"] }),
         "required_engine_version" => json!({ "type": ["string", "integer"] }),
         _ => json!({ "type": "string" }),
     }
