@@ -183,8 +183,10 @@ impl<'i> Installer<'i> {
         let before = plan.state.0.get(&name).cloned();
         self.is_no_rollback(&name, &version, &fetched.digest, before.as_ref())?;
         self.is_supported(&name, &fetched.config.requirements)?;
-        if plan.open.contains(&name) || plan.open.len() + plan.planned.len() >= limits::STEPS {
-            let problem = "its dependencies are a circle, or too many".to_owned();
+        let is_planned = plan.planned.iter().any(|it| it.step.name == name);
+        let is_open = is_planned || plan.open.contains(&name);
+        if is_open || plan.open.len() + plan.planned.len() >= limits::STEPS {
+            let problem = "its dependencies are a circle, too many, or of two versions".to_owned();
             return Err(ArtifactError::Unsupported { name, problem });
         }
         plan.open.push(name.clone());
@@ -330,22 +332,7 @@ impl<'i> Installer<'i> {
                     ));
                 }
                 Some(Ok((_, reference))) => {
-                    let source = (self.open)(&reference)?;
-                    let root = fetch::root(&*source, &reference)?;
-                    let fetched = fetch::fetch_root(
-                        &*source,
-                        &reference,
-                        &self.trust_of_dependencies(),
-                        root,
-                    )?;
-                    let (found, _) = fetched.config.identity()?;
-                    if found != choice.name {
-                        let problem = format!(
-                            "the index calls it `{}`, and it calls itself `{found}`",
-                            choice.name
-                        );
-                        return Err(ArtifactError::form("the configuration", problem));
-                    }
+                    let fetched = self.fetch_dependency(&choice.name, &reference)?;
                     return self.plan(plan, &reference, fetched);
                 }
             }
@@ -359,6 +346,24 @@ impl<'i> Installer<'i> {
                 problems.join("; ")
             ),
         })
+    }
+
+    /// Reads an artefact that another one needs.
+    fn fetch_dependency(
+        &self,
+        name: &str,
+        reference: &Reference,
+    ) -> Result<Fetched, ArtifactError> {
+        let source = (self.open)(reference)?;
+        let root = fetch::root(&*source, reference)?;
+        let trust = self.trust_of_dependencies();
+        let fetched = fetch::fetch_root(&*source, reference, &trust, root)?;
+        let (found, _) = fetched.config.identity()?;
+        if found == name {
+            return Ok(fetched);
+        }
+        let problem = format!("the index calls it `{name}`, and it calls itself `{found}`");
+        Err(ArtifactError::form("the configuration", problem))
     }
 
     /// What `signed_as` says is about the artefact that was asked for alone.

@@ -51,10 +51,10 @@ pub(crate) struct AccessOptions {
 
 /// Who has to have signed.
 #[derive(Args, Clone, Debug)]
-#[group(id = "trust", required = true, multiple = true)]
+#[group(skip)]
 pub(crate) struct TrustOptions {
     /// Accept signatures by this public key of cosign, in PEM form; can be repeated
-    #[arg(long, value_name = "FILE", help_heading = TRUST)]
+    #[arg(long, required_unless_present = "allow_unsigned", value_name = "FILE", help_heading = TRUST)]
     pub(crate) key: Vec<PathBuf>,
     /// Accept an artefact without looking for a signature
     #[arg(long, conflicts_with_all = ["key", "signed_as"], help_heading = TRUST)]
@@ -116,7 +116,7 @@ pub(crate) struct Follow {
     #[arg(value_name = "ARTIFACT", required = true)]
     pub(crate) artifacts: Vec<String>,
     /// Ask the registry this often, as in 30s or 6h
-    #[arg(long, value_name = "TIME", default_value = "6h")]
+    #[arg(long, value_name = "TIME", default_value = "6h", help_heading = REGISTRY)]
     pub(crate) every: String,
     #[command(flatten)]
     pub(crate) trust: TrustOptions,
@@ -157,8 +157,8 @@ pub(crate) struct Push {
     #[arg(long, value_name = "NAME", help_heading = PACKAGE)]
     pub(crate) name: Option<String>,
     /// Version of the artefact [default: the tag]
-    #[arg(long = "artifact-version", value_name = "VERSION", help_heading = PACKAGE)]
-    pub(crate) version: Option<String>,
+    #[arg(long, value_name = "VERSION", help_heading = PACKAGE)]
+    pub(crate) artifact_version: Option<String>,
     /// Add a file of tests, or one that tests refer to; can be repeated
     #[arg(long, value_name = "FILE", help_heading = PACKAGE)]
     pub(crate) test: Vec<PathBuf>,

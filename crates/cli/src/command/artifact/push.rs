@@ -72,7 +72,7 @@ fn package(args: &Push, reference: &Reference) -> Result<Package, Failure> {
     let last = reference.repository.rsplit('/').next();
     let name = args.name.clone().or_else(|| last.map(str::to_owned));
     let version = args
-        .version
+        .artifact_version
         .clone()
         .unwrap_or_else(|| reference.tag.clone());
     let dependencies: Result<_, _> = args
