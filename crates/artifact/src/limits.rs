@@ -5,9 +5,9 @@ pub const MANIFEST: u64 = 1 << 20;
 /// Bytes of the configuration of an artefact.
 pub const CONFIG: u64 = 256 << 10;
 /// Bytes of a layer as it is stored.
-pub const LAYER: u64 = 16 << 20;
+pub const LAYER: u64 = 4 << 20;
 /// Bytes of an archive after decompression.
-pub const UNPACKED: u64 = 64 << 20;
+pub const UNPACKED: u64 = 16 << 20;
 /// Entries of an archive.
 pub const ENTRIES: usize = 512;
 /// Bytes of a name in an archive.
