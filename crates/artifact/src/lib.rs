@@ -32,7 +32,7 @@ pub use form::{Config, Dependency, Digest, Kind, NameAndVersion};
 pub use index::{Index, IndexEntry};
 pub use install::{InstallOptions, Installer};
 pub use layout::Layout;
-pub use push::{Package, Pushed, push};
+pub use push::{Package, PushResult, push};
 pub use reference::{Reference, Wanted};
 pub use registry::{Remote, RemoteOptions, read_index};
 pub use signature::{PublicKey, SigningKey, Trust};

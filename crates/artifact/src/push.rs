@@ -20,7 +20,7 @@ pub struct Package {
 
 /// What was published.
 #[derive(Clone, Debug)]
-pub struct Pushed {
+pub struct PushResult {
     /// Digest of the manifest.
     pub digest: Digest,
     /// Digest of the layer.
@@ -40,7 +40,7 @@ pub fn push(
     package: &Package,
     tags: &[String],
     key: Option<&SigningKey>,
-) -> Result<Pushed, ArtifactError> {
+) -> Result<PushResult, ArtifactError> {
     package.config.identity()?;
     for tag in tags {
         crate::reference::check_tag(tag).map_err(|problem| ArtifactError::Reference {
@@ -84,7 +84,7 @@ pub fn push(
     for tag in tags.iter().chain([&reference.tag]) {
         sink.put_manifest(tag, MANIFEST_TYPE, &manifest)?;
     }
-    Ok(Pushed {
+    Ok(PushResult {
         digest,
         layer_digest,
     })
