@@ -2,7 +2,7 @@
 # Packs a release: packaging/dist.sh STATIC_PROGRAM FOLDER
 #
 # FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and an OCI image, each with a bill
-# of materials; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
+# of materials; the built-in rules as an artefact of a registry; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
 # Two packings of the same program are equal byte for byte. Environment: as deb.sh, and COMMIT, the commit of a program that
 # is not built from the tree at hand (default: that of the tree, which must have no changes; `unknown` if it says none).
 set -eu
@@ -22,7 +22,7 @@ fi
 check_origin "$program"
 
 mkdir -p "$out" "$work/$name/packaging"
-rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar \
+rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar "$out"/tollgate-*-rules.tar \
     "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
 # Once: what is not stripped can be ten times as large.
 strip -o "$work/$name/tollgate" "$program"
@@ -32,6 +32,15 @@ export NOTICES
 packaging/deb.sh "$program" "$out"
 packaging/rpm.sh "$program" "$out"
 packaging/image.sh "$program" "$out"
+
+# The built-in rules as an artefact of a registry, in an image layout: tools copy it to where `tollgate artifact` finds it.
+rules_tag=$(echo "$version" | tr + _)
+cat rules/default.yaml rules/counted.yaml rules/more.yaml >"$work/tollgate_rules.yaml"
+"$(absolute "$program")" artifact push "localhost/tollgate-rules:$rules_tag" "$work/tollgate_rules.yaml" \
+    --artifact-version "$version" --layout "$work/rules" >/dev/null
+tar -C "$work/rules" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - . \
+    >"$work/rules.tar"
+install -m 644 "$work/rules.tar" "$out/tollgate-$version-rules.tar"
 
 install -m 644 LICENSE CHANGELOG.md README.md "$work/$name"
 install -m 644 "$NOTICES" "$work/$name/THIRD-PARTY-NOTICES"
@@ -46,5 +55,5 @@ xtask sbom "$(absolute "$program")" "$out"/tollgate_*.deb "$out"/tollgate-*.rpm 
 install -m 644 "$NOTICES" "$out/THIRD-PARTY-NOTICES"
 chmod 644 "$out"/tollgate[-_]*.cdx.json
 cd "$out"
-sha256sum -- THIRD-PARTY-NOTICES tollgate_*.deb tollgate-*.rpm "$name.tar.gz" tollgate-*-image.tar tollgate[-_]*.cdx.json >"$work/SHA256SUMS"
+sha256sum -- THIRD-PARTY-NOTICES tollgate_*.deb tollgate-*.rpm "$name.tar.gz" tollgate-*-image.tar tollgate-*-rules.tar tollgate[-_]*.cdx.json >"$work/SHA256SUMS"
 install -m 644 "$work/SHA256SUMS" SHA256SUMS

@@ -86,6 +86,9 @@ pub(crate) enum Verb {
     /// Check, list, explain and test rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
+    /// Install, follow, verify and publish rules in OCI registries
+    #[command(subcommand, arg_required_else_help = true)]
+    Artifact(crate::command::artifact::args::Artifact),
     /// Show or check the configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(crate::command::config::args::Config),

@@ -18,7 +18,9 @@ pub(crate) use pages::{Example, Page};
 pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     (
         "Watch",
-        &["run", "watch", "top", "replay", "rules", "falco"],
+        &[
+            "run", "watch", "top", "replay", "rules", "artifact", "falco",
+        ],
     ),
     ("Confine", &["guard", "enforce", "policy", "learn"]),
     ("Containers", &["runtime"]),

@@ -135,6 +135,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Replay(args) => command::replay::execute(args),
         Verb::Falco(args) => command::falco::execute(*args),
         Verb::Rules(verb) => command::rules::execute(verb),
+        Verb::Artifact(verb) => command::artifact::execute(&verb),
         Verb::Config(verb) => command::config::execute(&verb),
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Runtime(args) => command::runtime::execute(&args.words),

@@ -22,6 +22,10 @@ mod hold;
 mod http;
 mod hub;
 mod internal;
+pub mod http_client {
+    //! The HTTP client of outputs, for what else asks servers.
+    pub use crate::net::client::{ClientOptions, agent};
+}
 pub mod json;
 mod key_value;
 mod kind;

@@ -123,6 +123,29 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// The artefact with the built-in rules is one that this program can install.
+fn check_rules(archive: &Path) {
+    let scratch = Scratch::new();
+    run(Command::new("tar")
+        .arg("-xf")
+        .arg(archive)
+        .arg("-C")
+        .arg(scratch.path()));
+    let words = [
+        "artifact",
+        "verify",
+        "localhost/tollgate-rules:1.2.3",
+        "--allow-unsigned",
+        "--json",
+        "--layout",
+    ];
+    let found = run(Command::new(program()).args(words).arg(scratch.path())).stdout;
+    assert!(
+        found.contains(r#""name":"tollgate-rules","version":"1.2.3""#),
+        "{found}"
+    );
+}
+
 #[test]
 fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     let scratch = Scratch::new();
@@ -137,7 +160,13 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     ];
     let mut expected = artefacts.to_vec();
     expected.extend(artefacts.iter().map(|name| format!("{name}.cdx.json")));
-    expected.extend(["SHA256SUMS", "THIRD-PARTY-NOTICES", "notes.txt"].map(str::to_owned));
+    let others = [
+        "SHA256SUMS",
+        "THIRD-PARTY-NOTICES",
+        "notes.txt",
+        "tollgate-1.2.3-rules.tar",
+    ];
+    expected.extend(others.map(str::to_owned));
     expected.sort();
     assert_eq!(names(first), expected);
 
@@ -155,6 +184,7 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     for name in &artefacts {
         check_bill(first, name, &sums(first));
     }
+    check_rules(&first.join("tollgate-1.2.3-rules.tar"));
     let notices = fs::read_to_string(first.join("THIRD-PARTY-NOTICES")).expect("it was made");
     for name in ["\nserde_json ", "\nlibelf ", "\nrust-std ", "\nlibbpf-sys "] {
         assert!(notices.contains(name), "{name}");

@@ -1,6 +1,7 @@
 //! One module for each verb.
 
 pub(crate) mod alerts;
+pub(crate) mod artifact;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;

@@ -128,6 +128,14 @@ const RUNTIME_FILES: &[(&str, &str)] = &[
     ),
 ];
 
+const ARTIFACT_FILES: &[(&str, &str)] = &[
+    ("/etc/tollgate/rules.d", "folder of installed rules"),
+    (
+        "/etc/tollgate/rules.d/.artifacts/state.json",
+        "versions, digests and signers of what is installed",
+    ),
+];
+
 /// All pages.
 pub(crate) const PAGES: &[Page] = &[
     see(
@@ -351,6 +359,116 @@ pub(crate) const PAGES: &[Page] = &[
             &[("/etc/falco/falco.yaml", "default configuration")],
         ),
         &["watch", "replay", "rules check"],
+    ),
+    see(
+        page(
+            "artifact",
+            &[
+                Example(
+                    "sudo tollgate artifact install ghcr.io/example/web:1.2.0 --key web.pub",
+                    "verify rules of a registry, run their tests, and install them",
+                ),
+                Example(
+                    "tollgate artifact verify ghcr.io/example/web:1.2.0 --key web.pub",
+                    "only verify them",
+                ),
+            ],
+        ),
+        &["artifact install", "artifact push", "rules test"],
+    ),
+    see(
+        page(
+            "artifact search",
+            &[
+                Example(
+                    "tollgate artifact search nginx --index index.yaml",
+                    "list what an index has about nginx",
+                ),
+                Example(
+                    "tollgate artifact search --index index.yaml --json",
+                    "print the whole index as JSON",
+                ),
+            ],
+        ),
+        &["artifact install"],
+    ),
+    see(
+        files(
+            page(
+                "artifact install",
+                &[
+                    Example(
+                        "sudo tollgate artifact install ghcr.io/example/web:1.2.0 --key web.pub",
+                        "install a version that this key signed",
+                    ),
+                    Example(
+                        "sudo tollgate artifact install web --index index.yaml --key web.pub",
+                        "look the place up in an index, with what it needs",
+                    ),
+                    Example(
+                        "tollgate artifact install localhost:5000/web:2 --plain-http --allow-unsigned",
+                        "install from a registry on this machine, for a test",
+                    ),
+                ],
+            ),
+            ARTIFACT_FILES,
+        ),
+        &["artifact follow", "artifact verify", "rules check"],
+    ),
+    see(
+        files(
+            page(
+                "artifact follow",
+                &[
+                    Example(
+                        "sudo tollgate artifact follow ghcr.io/example/web:1 --key web.pub",
+                        "install newer versions of a tag, every six hours",
+                    ),
+                    Example(
+                        "tollgate artifact follow web --index index.yaml --key web.pub --every 10m",
+                        "look every ten minutes",
+                    ),
+                ],
+            ),
+            ARTIFACT_FILES,
+        ),
+        &["artifact install"],
+    ),
+    see(
+        page(
+            "artifact verify",
+            &[
+                Example(
+                    "tollgate artifact verify ghcr.io/example/web:1.2.0 --key web.pub",
+                    "verify the signature and each digest",
+                ),
+                Example(
+                    "tollgate artifact verify r.io/web:1.0.0 --layout out --key web.pub",
+                    "verify what was written to a folder",
+                ),
+            ],
+        ),
+        &["artifact install"],
+    ),
+    see(
+        page(
+            "artifact push",
+            &[
+                Example(
+                    "tollgate artifact push ghcr.io/example/web:1.2.0 web.yaml --sign-key web.key",
+                    "publish and sign a rule file",
+                ),
+                Example(
+                    "tollgate artifact push r.io/web:1.2.0 web.yaml --test web_test.yaml --add-tag 1",
+                    "publish it with its tests, under a second tag",
+                ),
+                Example(
+                    "tollgate artifact push r.io/web:1.2.0 web.yaml --layout out",
+                    "write it to a folder, from which other tools publish it",
+                ),
+            ],
+        ),
+        &["artifact verify", "rules test"],
     ),
     see(
         page(

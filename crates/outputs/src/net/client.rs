@@ -52,21 +52,26 @@ pub enum HttpError {
 }
 
 /// Options of an HTTP client.
-pub(crate) struct ClientOptions<'o> {
+#[derive(Debug)]
+pub struct ClientOptions<'o> {
     /// `http://` or `https://`.
-    pub(crate) url: &'o str,
+    pub url: &'o str,
     /// Value of the `User-Agent` header.
-    pub(crate) user_agent: &'o str,
+    pub user_agent: &'o str,
     /// Certificates for `https://`.
-    pub(crate) tls: &'o TlsOptions,
+    pub tls: &'o TlsOptions,
     /// Time a connection is kept without requests.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// Time limit for one request, from the name lookup to the end of the answer.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }
 
 /// Creates a client that follows no redirections and returns every status as an answer.
-pub(crate) fn agent(options: &ClientOptions<'_>) -> Result<Agent, HttpError> {
+///
+/// # Errors
+///
+/// The address or the certificates cannot be used.
+pub fn agent(options: &ClientOptions<'_>) -> Result<Agent, HttpError> {
     let is_secure = check_url(options.url)?;
     let mut config = Agent::config_builder()
         .http_status_as_error(false)

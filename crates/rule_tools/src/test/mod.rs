@@ -3,10 +3,10 @@
 mod load;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::rule_files::Loaded;
+use config::rule_files::{Loaded, RuleSources};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
@@ -64,6 +64,43 @@ pub(super) fn faults(file: &Path) -> Result<Vec<String>, Failure> {
     let mut faults = Vec::new();
     for test in &suite.tests {
         faults.extend(bench.faults(test)?);
+    }
+    Ok(faults)
+}
+
+/// Runs the tests of a file against given rules, and returns what differs from what they expect. The rules that the file
+/// names do not count, but its level does.
+///
+/// # Errors
+///
+/// The file or the rules cannot be read, a test names a rule that does not exist, or a capture that is not below `folder`.
+pub fn faults_of(
+    file: &Path,
+    folder: &Path,
+    sources: &RuleSources,
+) -> Result<Vec<String>, Failure> {
+    let suite = read(file)?;
+    for test in &suite.tests {
+        let Events::Capture(path) = &test.events else {
+            continue;
+        };
+        let leads_out = |part| matches!(part, Component::ParentDir);
+        if !path.starts_with(folder) || path.components().any(leads_out) {
+            let message = format!("the capture {} is not beside the tests", path.display());
+            return Err(unusable(&Problem::new(&test.origin, message)));
+        }
+    }
+    let mut sources = sources.clone();
+    sources.level = suite.level.unwrap_or(sources.level);
+    let bench = Bench::of(&sources, &suite)?;
+    let mut faults = Vec::new();
+    for test in &suite.tests {
+        let found = bench.faults(test)?;
+        faults.extend(
+            found
+                .into_iter()
+                .map(|fault| format!("{}: {fault}", test.name)),
+        );
     }
     Ok(faults)
 }
@@ -137,6 +174,11 @@ impl Bench {
         rules.level = rules.level.or(suite.level);
         let mut sources = rules.sources()?;
         sources.added.splice(0..0, suite.added.iter().cloned());
+        Self::of(&sources, suite)
+    }
+
+    /// Loads given rules.
+    fn of(sources: &RuleSources, suite: &Suite) -> Result<Self, Failure> {
         let mut loaded = sources.load();
         let options = EngineOptions {
             rule_matching: RuleMatching::All,

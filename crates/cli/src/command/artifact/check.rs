@@ -1,0 +1,101 @@
+//! Checks rules of artefacts as they would be loaded: after the built-in rules, among those of the folder.
+
+use std::path::{Path, PathBuf};
+
+use artifact::{Candidate, Checker};
+use config::rule_files::{NoSink, RuleSources, is_builtin};
+use diagnostics::failure::Failure;
+use rules::{EngineOptions, Level};
+
+/// The check of `tollgate rules check`, and the tests of `tollgate rules test`.
+#[derive(Debug)]
+pub(super) struct RuleCheck;
+
+impl Checker for RuleCheck {
+    fn check(&self, candidates: &[Candidate]) -> Result<(), String> {
+        let folder = candidates
+            .iter()
+            .find_map(|candidate| candidate.path.parent());
+        check(candidates, folder)
+    }
+}
+
+/// Checks rules among those of a folder, if one is given.
+pub(super) fn check(candidates: &[Candidate], folder: Option<&Path>) -> Result<(), String> {
+    let sources = together(candidates, folder)?;
+    // At the highest level, so that no rule is left out.
+    let mut all = sources.clone();
+    all.level = Level::Forensic;
+    let mut loaded = all.load();
+    loaded.compile(&EngineOptions::default(), NoSink);
+    loaded.usable().map_err(|failure| text(&failure))?;
+    for candidate in candidates {
+        run_tests(candidate, &sources)?;
+    }
+    Ok(())
+}
+
+fn text(failure: &Failure) -> String {
+    failure.message().to_owned()
+}
+
+/// Returns the rules as they will be loaded.
+fn together(candidates: &[Candidate], folder: Option<&Path>) -> Result<RuleSources, String> {
+    let present = RuleSources {
+        folder: folder.map(Path::to_owned),
+        ..RuleSources::default()
+    };
+    let mut files: Vec<(PathBuf, String)> = Vec::new();
+    let is_old = |path: &Path| {
+        let old = |it: &Candidate| it.path == path || it.replaces.as_deref() == Some(path);
+        candidates.iter().any(old)
+    };
+    for file in present.read() {
+        let path = PathBuf::from(&*file.name);
+        if is_builtin(&file.name) || is_old(&path) {
+            continue;
+        }
+        let cannot = |cause: String| format!("cannot read {}: {cause}", file.name);
+        files.push((path, file.text.map_err(cannot)?));
+    }
+    for candidate in candidates {
+        files.push((candidate.path.clone(), candidate.rules.clone()));
+    }
+    // As the folder lists them.
+    files.sort();
+    let given = files
+        .into_iter()
+        .map(|(path, text)| (path.display().to_string(), text));
+    Ok(RuleSources {
+        given: given.collect(),
+        ..RuleSources::default()
+    })
+}
+
+/// Runs the tests of an artefact, in a folder that only this user can read.
+fn run_tests(candidate: &Candidate, sources: &RuleSources) -> Result<(), String> {
+    if candidate.tests.is_empty() {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot run the tests: {error}"))?;
+    let cannot =
+        |path: &Path, error: std::io::Error| format!("cannot write {}: {error}", path.display());
+    for test in &candidate.tests {
+        let path = folder.path().join(&test.path);
+        let above = path.parent().unwrap_or(folder.path());
+        std::fs::create_dir_all(above).map_err(|error| cannot(above, error))?;
+        std::fs::write(&path, &test.bytes).map_err(|error| cannot(&path, error))?;
+    }
+    let mut faults = Vec::new();
+    for suite in candidate.tests.iter().filter(|test| test.is_suite()) {
+        let path = folder.path().join(&suite.path);
+        let found = rule_tools::test::faults_of(&path, folder.path(), sources);
+        faults.extend(found.map_err(|failure| text(&failure))?);
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let here = format!("{}/", folder.path().display());
+    let faults = faults.join("\n  ").replace(&here, "tests/");
+    Err(format!("tests of {} fail:\n  {faults}", candidate.name))
+}
