@@ -10,8 +10,8 @@ use diagnostics::failure::Failure;
 use outputs::{Dispatcher, Internal};
 use plugin::protocol::PluginSpec;
 use plugin::{
-    Catalogue, CatalogueError, Counters, HelperError, Incident, IncidentKind, Judge, Limits,
-    Observer, PROGRAM, PluginConfig, Source,
+    Catalogue, CatalogueError, Counters, HelperError, Incident, IncidentKind, Limits, Observer,
+    PROGRAM, PluginConfig, Source, SourceEvaluator,
 };
 use rules::load::SYSCALL_SOURCE;
 use rules::{AlertValue, Engine, EngineOptions, Priority};
@@ -108,12 +108,12 @@ impl Plugins {
         let observer: Arc<dyn Observer> = Arc::new(Announcements(dispatcher.clone()));
         let mut sources = Vec::new();
         for (name, engine) in engines {
-            let judge = Judge::new(&self.catalogue, &name, engine, &host_name);
+            let evaluator = SourceEvaluator::new(&self.catalogue, &name, engine, &host_name);
             let plan = self.catalogue.plan(&name, &self.limits);
-            let (judge, plan) = judge.zip(plan).ok_or_else(|| {
+            let (evaluator, plan) = evaluator.zip(plan).ok_or_else(|| {
                 anyhow::anyhow!("the rules of source {name} ask for what its plugins do not have")
             })?;
-            sources.push(Source::start(plan, judge, Arc::clone(&observer))?);
+            sources.push(Source::start(plan, evaluator, Arc::clone(&observer))?);
         }
         Ok(Running {
             plugins: self,
@@ -149,10 +149,11 @@ impl Running {
     /// Puts other rules into force.
     pub(crate) fn replace(&self, engines: Vec<(String, Arc<Engine>)>) {
         for (name, engine) in engines {
-            let judge = Judge::new(&self.plugins.catalogue, &name, engine, &self.host_name);
+            let evaluator =
+                SourceEvaluator::new(&self.plugins.catalogue, &name, engine, &self.host_name);
             let source = self.sources.iter().find(|source| source.name() == name);
-            if let Some((source, judge)) = source.zip(judge) {
-                source.replace(judge);
+            if let Some((source, evaluator)) = source.zip(evaluator) {
+                source.replace(evaluator);
             }
         }
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::evaluator::SourceEvaluator;
 use crate::helper::{Helper, HelperError, Limits, Stopper};
-use crate::judge::Judge;
 use crate::protocol::{PluginSpec, ProtocolError, Record, Reply};
 
 /// Time before the first restart; doubles with each one that follows soon.
@@ -119,15 +119,15 @@ struct Shared {
     has_ended: AtomicBool,
     /// Ends the waiting for the present process.
     stopper: Mutex<Option<Stopper>>,
-    /// The judge that takes over from the present one.
-    next: Mutex<Option<Judge>>,
+    /// The evaluator that takes over from the present one.
+    next: Mutex<Option<SourceEvaluator>>,
 }
 
-/// Why a process is left.
-enum Left {
+/// Why a process is not followed any more.
+enum FollowEnd {
     Stopped,
     Ended,
-    /// Another judge asks for other fields.
+    /// Another evaluator asks for other fields.
     Replaced,
 }
 
@@ -147,7 +147,7 @@ impl Source {
     /// Fails if no thread can be started. Failures of plugins are incidents.
     pub fn start(
         plan: SourcePlan,
-        judge: Judge,
+        evaluator: SourceEvaluator,
         observer: Arc<dyn Observer>,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -162,7 +162,7 @@ impl Source {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("plugin-source".to_owned())
-            .spawn(move || of_thread.run(judge))?;
+            .spawn(move || of_thread.run(evaluator))?;
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -181,9 +181,9 @@ impl Source {
         &self.shared.counters
     }
 
-    /// Evaluates later events with another judge. If it asks for other fields, the source is opened anew.
-    pub fn replace(&self, judge: Judge) {
-        *lock(&self.shared.next) = Some(judge);
+    /// Evaluates later events with another evaluator. If it asks for other fields, the source is opened anew.
+    pub fn replace(&self, evaluator: SourceEvaluator) {
+        *lock(&self.shared.next) = Some(evaluator);
     }
 
     /// Returns true if the source has no more events.
@@ -219,14 +219,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn run(&self, mut judge: Judge) {
+    fn run(&self, mut evaluator: SourceEvaluator) {
         let mut pause = FIRST_PAUSE;
         loop {
             let started = Instant::now();
-            match self.follow(&mut judge) {
-                Ok(Left::Stopped) => return,
-                Ok(Left::Replaced) => continue,
-                Ok(Left::Ended) => {
+            match self.follow(&mut evaluator) {
+                Ok(FollowEnd::Stopped) => return,
+                Ok(FollowEnd::Replaced) => continue,
+                Ok(FollowEnd::Ended) => {
                     self.tell(IncidentKind::Ended, "it has no more events".to_owned());
                     self.has_ended.store(true, Ordering::Release);
                     return;
@@ -245,33 +245,33 @@ impl Shared {
     }
 
     /// Starts a process and follows it to its end.
-    fn follow(&self, judge: &mut Judge) -> Result<Left, HelperError> {
+    fn follow(&self, evaluator: &mut SourceEvaluator) -> Result<FollowEnd, HelperError> {
         let mut helper = Helper::start(&self.plan.limits)?;
         *lock(&self.stopper) = helper.stopper();
         if self.stop.load(Ordering::Acquire) {
-            return Ok(Left::Stopped);
+            return Ok(FollowEnd::Stopped);
         }
         helper.load(&self.plan.plugins)?;
-        helper.open(judge.wanted(), judge.with_info())?;
+        helper.open(evaluator.wanted(), evaluator.with_info())?;
         self.tell(IncidentKind::Opened, "it is open".to_owned());
         loop {
             let reply = helper.next()?;
             if self.stop.load(Ordering::Acquire) {
-                return Ok(Left::Stopped);
+                return Ok(FollowEnd::Stopped);
             }
             if let Some(next) = self.successor() {
-                let has_other_fields =
-                    next.wanted() != judge.wanted() || next.with_info() != judge.with_info();
-                let former = std::mem::replace(judge, next);
-                judge.continue_after(&former);
+                let has_other_fields = next.wanted() != evaluator.wanted()
+                    || next.with_info() != evaluator.with_info();
+                let former = std::mem::replace(evaluator, next);
+                evaluator.continue_after(&former);
                 if has_other_fields {
-                    return Ok(Left::Replaced);
+                    return Ok(FollowEnd::Replaced);
                 }
             }
             match reply {
-                Reply::Batch(records) => self.show(judge, &records)?,
+                Reply::Batch(records) => self.show(evaluator, &records)?,
                 Reply::Idle => {}
-                Reply::Ended => return Ok(Left::Ended),
+                Reply::Ended => return Ok(FollowEnd::Ended),
                 Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
                     let what = "an answer to nothing".to_owned();
                     return Err(HelperError::Garbage(ProtocolError::Invalid(what)));
@@ -280,10 +280,12 @@ impl Shared {
         }
     }
 
-    fn show(&self, judge: &mut Judge, records: &[Record]) -> Result<(), HelperError> {
+    fn show(&self, evaluator: &mut SourceEvaluator, records: &[Record]) -> Result<(), HelperError> {
         for record in records {
-            record.check(judge.types()).map_err(HelperError::Garbage)?;
-            let undecided = judge.judge(record);
+            record
+                .check(evaluator.types())
+                .map_err(HelperError::Garbage)?;
+            let undecided = evaluator.evaluate(record);
             self.counters.events.fetch_add(1, Ordering::Relaxed);
             let undecided = u64::try_from(undecided).unwrap_or(u64::MAX);
             self.counters
@@ -293,7 +295,7 @@ impl Shared {
         Ok(())
     }
 
-    fn successor(&self) -> Option<Judge> {
+    fn successor(&self) -> Option<SourceEvaluator> {
         lock(&self.next).take()
     }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use plugin::protocol::PluginSpec;
-use plugin::{Catalogue, Incident, IncidentKind, Judge, Limits, Observer, PluginConfig, Source};
+use plugin::{
+    Catalogue, Incident, IncidentKind, Limits, Observer, PluginConfig, Source, SourceEvaluator,
+};
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader};
 
 const RULES: &str = "\
@@ -85,11 +87,12 @@ fn start(mode: &str) -> Ran {
     };
     let (engine, problems) = Engine::new(&ruleset, &options, Box::new(alerts.clone()));
     assert!(problems.is_empty(), "{problems:?}");
-    let judge = Judge::new(&catalogue, "toy", Arc::new(engine), "box").expect("it is a source");
+    let evaluator =
+        SourceEvaluator::new(&catalogue, "toy", Arc::new(engine), "box").expect("it is a source");
     let plan = catalogue.plan("toy", &limits).expect("it is a source");
     let incidents = Arc::new(Incidents::default());
     let observer: Arc<dyn Observer> = Arc::clone(&incidents) as _;
-    let source = Source::start(plan, judge, observer).expect("a thread can be started");
+    let source = Source::start(plan, evaluator, observer).expect("a thread can be started");
     Ran {
         source,
         alerts,

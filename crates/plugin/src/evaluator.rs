@@ -17,7 +17,7 @@ use crate::catalogue::Catalogue;
 use crate::protocol::{FieldType, FieldValue, Record, Scalar, WantedArgument, WantedField};
 
 /// Rules of one source with what they ask of its plugins.
-pub struct Judge {
+pub struct SourceEvaluator {
     engine: Arc<Engine>,
     scratch: Scratch,
     arena: Bump,
@@ -34,17 +34,17 @@ pub struct Judge {
     number: u64,
 }
 
-impl std::fmt::Debug for Judge {
+impl std::fmt::Debug for SourceEvaluator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Judge")
+        f.debug_struct("SourceEvaluator")
             .field("source", &self.source)
             .field("wanted", &self.wanted)
             .finish_non_exhaustive()
     }
 }
 
-impl Judge {
-    /// Creates the judge of the events of `source`, which `engine` was compiled for. `None` if the catalogue has no such
+impl SourceEvaluator {
+    /// Creates the evaluator of the events of `source`, which `engine` was compiled for. `None` if the catalogue has no such
     /// source.
     #[must_use]
     pub fn new(
@@ -112,17 +112,17 @@ impl Judge {
         &self.types
     }
 
-    /// Continues to count events after those of another judge.
+    /// Continues to count events after those of another evaluator.
     pub fn continue_after(&mut self, former: &Self) {
         self.number = former.number;
     }
 
     /// Evaluates one event. Returns the number of rules that stayed undecided because the plugin could not say a value.
-    pub fn judge(&mut self, record: &Record) -> usize {
+    pub fn evaluate(&mut self, record: &Record) -> usize {
         self.number += 1;
         self.arena.reset();
         let world = PluginWorld {
-            judge: Facts {
+            facts: Facts {
                 source: &self.source,
                 plugin: &self.plugin,
                 host_name: &self.host_name,
@@ -179,17 +179,17 @@ fn nobody() -> Arc<Process> {
 }
 
 /// What is the same for all events of a source.
-struct Facts<'j> {
-    source: &'j str,
-    plugin: &'j str,
-    host_name: &'j str,
-    positions: &'j HashMap<Field, usize>,
+struct Facts<'e> {
+    source: &'e str,
+    plugin: &'e str,
+    host_name: &'e str,
+    positions: &'e HashMap<Field, usize>,
 }
 
 /// Answers from what a plugin sent. Fields of processes do not compile for its source, so nothing asks for them.
-struct PluginWorld<'j> {
-    judge: Facts<'j>,
-    record: &'j Record,
+struct PluginWorld<'e> {
+    facts: Facts<'e>,
+    record: &'e Record,
 }
 
 impl SystemInfo for PluginWorld<'_> {
@@ -227,20 +227,20 @@ impl SystemInfo for PluginWorld<'_> {
         Lookup::Missing
     }
     fn host_name(&self) -> &str {
-        self.judge.host_name
+        self.facts.host_name
     }
     fn event_source(&self) -> &str {
-        self.judge.source
+        self.facts.source
     }
     fn plugin_name(&self) -> Option<&str> {
-        Some(self.judge.plugin)
+        Some(self.facts.plugin)
     }
     fn plugin_info(&self) -> Value<'_> {
         Value::or_absent(self.record.info.as_deref().map(Value::text))
     }
     fn plugin_field<'a>(&'a self, field: &Field, arena: &'a Bump) -> Value<'a> {
         // A field that was not asked for is not known, which decides nothing.
-        let Some(value) = self.judge.positions.get(field) else {
+        let Some(value) = self.facts.positions.get(field) else {
             return Value::Unknown;
         };
         match self.record.values.get(*value) {
