@@ -43,8 +43,8 @@ build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --alw
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-build: ## build target/release/tollgate
-	$(CARGO) build --release --locked --package cli $(FEATURES:%=--features %)
+build: ## build target/release/tollgate, and tollgate-plugin-host beside it
+	$(CARGO) build --release --locked --package cli --package plugin_host $(FEATURES:%=--features cli/%)
 
 demo: build ## show live alerts from real programs
 	$(TOLLGATE) demo

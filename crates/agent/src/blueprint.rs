@@ -13,7 +13,7 @@ use enforce::{Confinement, Target};
 use event::EngineKind;
 use outputs::{Prepared, StatsFile};
 use policy::compile::seccomp::Profile;
-use rules::{EngineOptions, Recorder};
+use rules::{Engine, EngineOptions, Recorder};
 use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
@@ -24,6 +24,7 @@ use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
+use crate::plugins::{self, Plugins};
 use crate::recording::{AskedCapture, Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
@@ -121,7 +122,8 @@ pub(super) fn blueprint(
     let (recorder, unstarted) = recordings(&detection, &config, is_resumed, asked.clone())?;
     let verify = verify_options(&config, engine);
     let options = engine_options(&config, recorder.clone());
-    let judging = Judging::new(options, &sink, &verify, engine);
+    let plugins = plugins_of(&config, engine, origin, told.as_ref())?;
+    let judging = Judging::new(options, &sink, &verify, engine, &plugins);
     let taker = in_force.taker.clone();
     let made = judging.load(origin, &config, &detection, in_force)?;
     let taker = match is_resumed {
@@ -160,6 +162,7 @@ pub(super) fn blueprint(
         observer: detection.observer.clone(),
         told,
         rules: made.rules,
+        plugins: Some((plugins, made.sources)),
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
         tuning: tuning(&detection, &config),
         drops: config.drops.clone(),
@@ -190,6 +193,24 @@ fn taker_after(
 ) -> Result<PolicyTaker, Failure> {
     let folder = BundleFolder::of(&config.outputs.collector)?;
     Ok(taker.taking_over(in_force.record.as_ref(), folder.as_ref()))
+}
+
+/// Asks the plugins of the configuration what they are, where an agent watches the host for itself; else none may be
+/// loaded.
+fn plugins_of(
+    config: &Config,
+    engine: EngineKind,
+    origin: Origin<'_>,
+    told: Option<&RuntimeContainer>,
+) -> Result<Plugins, Failure> {
+    let watches_host = matches!(
+        engine,
+        EngineKind::Ebpf | EngineKind::Nodriver | EngineKind::Gvisor
+    );
+    if !watches_host || told.is_some() || !matches!(origin, Origin::Files) {
+        plugins::refuse(config, "an agent of a command or container")?;
+    }
+    Plugins::load(config)
 }
 
 /// Opens the outputs, those of servers included.
@@ -317,11 +338,17 @@ struct Judging<'a> {
     sink: &'a DeferredSink,
     verify: &'a VerifyOptions,
     engine: EngineKind,
+    plugins: &'a Plugins,
 }
+
+/// Rules, those of the sources of plugins, and the policy of a handover state.
+type LoadedRules = (Rules, Vec<(String, Arc<Engine>)>, Option<PolicyInForce>);
 
 /// Loaded rules.
 struct Loaded {
     rules: Rules,
+    /// Rules of the sources of plugins.
+    sources: Vec<(String, Arc<Engine>)>,
     program: FilterProgram,
     in_force: PolicyInForce,
     /// Responses to the alerts of the rules; `None` without response files.
@@ -336,12 +363,14 @@ impl<'a> Judging<'a> {
         sink: &'a DeferredSink,
         verify: &'a VerifyOptions,
         engine: EngineKind,
+        plugins: &'a Plugins,
     ) -> Self {
         Self {
             options,
             sink,
             verify,
             engine,
+            plugins,
         }
     }
 
@@ -365,7 +394,7 @@ impl<'a> Judging<'a> {
             None => config.rule_sources().read(),
         };
         let digest = digest::of_rules(&files, &config.rules);
-        let (rules, left) = self.rules(origin, files, config, detection)?;
+        let (rules, sources, left) = self.rules(origin, files, config, detection)?;
         // Not repeated for each container, nor by successors. Recordings take forensic matches, too.
         let is_later = matches!(origin, Origin::Kept(..) | Origin::Handover(_));
         if !detection.quiet && !is_later && self.options.recorder.is_none() {
@@ -379,6 +408,7 @@ impl<'a> Judging<'a> {
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
         Ok(Loaded {
             rules,
+            sources,
             program,
             in_force,
             responses,
@@ -393,7 +423,7 @@ impl<'a> Judging<'a> {
         files: Vec<RuleFile>,
         config: &Config,
         detection: &Detection,
-    ) -> Result<(Rules, Option<PolicyInForce>), Failure> {
+    ) -> Result<LoadedRules, Failure> {
         if let Origin::Handover(handover) = origin {
             let (installed, in_force) = handover_state::decode(handover)?;
             let mut loaded = rule_files::load_read(files);
@@ -401,7 +431,7 @@ impl<'a> Judging<'a> {
             let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
             warnings.extend(summary_of_warnings(&loaded));
             self.report(&warnings, &rules, detection, true);
-            return Ok((rules, Some(in_force)));
+            return Ok((rules, Vec::new(), Some(in_force)));
         }
         let folder = match origin {
             Origin::Kept(_, folder) | Origin::Read(_, folder) => Some(folder.to_owned()),
@@ -418,18 +448,20 @@ impl<'a> Judging<'a> {
             if !matches!(origin, Origin::Kept(..)) {
                 self.report(&cached.warnings, &rules, detection, false);
             }
-            return Ok((rules, None));
+            return Ok((rules, Vec::new(), None));
         }
-        let mut loaded = rule_files::load_read(files);
+        let mut loaded = rule_files::load_read_with(files, &self.plugins.environment());
         let mut warnings = idle_selections(&mut loaded, config);
         warnings.extend(level_warnings(&loaded, config));
         let rules = Rules::first(&mut loaded, &self.options, self.sink, self.verify)?;
+        let sources = self.plugins.compile(&mut loaded, &self.options, self.sink);
+        loaded.usable()?;
         warnings.extend(summary_of_warnings(&loaded));
         if let Some(cache) = cache {
             cache.keep(&rules.evaluator, &rules.plan, &warnings);
         }
         self.report(&warnings, &rules, detection, false);
-        Ok((rules, None))
+        Ok((rules, sources, None))
     }
 
     /// Prints the warnings of loading the rules, and warns if there are none.
@@ -441,7 +473,9 @@ impl<'a> Judging<'a> {
             journal::warn(warning);
         }
         let wants_rules = !detection.without_rules && self.options.recorder.is_none();
-        if !is_resumed && wants_rules && rules.evaluator.matches().next().is_none() {
+        let has_sources = !self.plugins.environment().sources.is_empty();
+        let has_none = rules.evaluator.matches().next().is_none() && !has_sources;
+        if !is_resumed && wants_rules && has_none {
             journal::warn(
                 "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
                  keys rules and priority",

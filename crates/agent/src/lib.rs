@@ -36,6 +36,7 @@ pub mod observer;
 pub mod options;
 mod orders;
 pub mod pidfile;
+pub mod plugins;
 pub mod policy_files;
 pub mod program;
 mod recording;

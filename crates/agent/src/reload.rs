@@ -18,6 +18,7 @@ use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 use super::bundles::{BundleFolder, BundleRecord};
 use super::engine_options;
 use super::engines::plan_for;
+use super::plugins::Running;
 use super::self_report::RulesRecord;
 use super::servers::{self, ServerSet};
 use super::sink::DeferredSink;
@@ -44,6 +45,8 @@ pub(super) struct Reloader {
     pub(super) matched: Arc<MatchCounts>,
     /// The rules in force, as reported.
     pub(super) record: Arc<RulesRecord>,
+    /// Sources of plugins, which rules are loaded for as well.
+    pub(super) plugins: Running,
     /// The bundle in force, as reported.
     pub(super) bundle: BundleRecord,
     pub(super) dispatcher: Dispatcher,
@@ -100,7 +103,8 @@ impl Reloader {
 
     fn load(&self, settings: &mut Config) -> Result<(usize, Vec<UncoveredRule>), Failure> {
         let config = (self.config)()?;
-        let mut loaded = config.rule_sources().load();
+        let environment = self.plugins.environment();
+        let mut loaded = config.rule_sources().load_with(&environment);
         let idle: Vec<_> = loaded.select(&config.rules);
         for selection in idle {
             journal::warn(&format!("warning: {}", selection.complaint()));
@@ -115,6 +119,8 @@ impl Reloader {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
         };
+        let of_plugins = self.plugins.compile(&mut loaded, &options, &self.sink);
+        loaded.usable()?;
         let count = served.evaluator.matches().count();
         let digest = digest::of_rules(&loaded.files, &config.rules);
         let outputs = self.outputs(settings, &config)?;
@@ -129,6 +135,7 @@ impl Reloader {
         let paths: Vec<_> = served.evaluator.paths().into_iter().collect();
         self.rulings
             .replace(Arc::new(served.evaluator), &plan, &paths);
+        self.plugins.replace(of_plugins);
         self.record.replace(digest, count, served.refused.len());
         if let Some(problem) = self.bundle.renew(&config) {
             journal::warn(&format!("warning: the last bundle is not used: {problem}"));

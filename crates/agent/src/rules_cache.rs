@@ -63,8 +63,10 @@ impl RulesCache {
             profile,
             recorder,
             context,
+            source,
         } = options;
-        if recorder.is_some() {
+        // An image names fields of the registry only.
+        if recorder.is_some() || source.is_some() {
             return None;
         }
         let program = program_identity().ok()?;

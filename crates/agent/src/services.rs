@@ -37,6 +37,7 @@ use super::host;
 use super::kernel_reports::KernelReports;
 use super::orders;
 use super::pidfile::Pidfile;
+use super::plugins::Plugins;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
 use super::self_report::{self, Reported, RulesRecord};
@@ -128,6 +129,8 @@ impl RuntimeContainer {
 /// Everything prepared before the fork.
 pub(super) struct AgentConfig {
     pub(super) rules: Rules,
+    /// Plugins, with the rules of their sources. `None` once the sources are open.
+    pub(super) plugins: Option<(Plugins, Vec<(String, Arc<Engine>)>)>,
     /// The policy's decisions on calls.
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers than the filter caused.
@@ -271,6 +274,10 @@ impl AgentConfig {
         }
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
+        let (plugins, engines) = self.plugins.take().expect("sources are opened once");
+        let plugins = plugins
+            .start(engines, &dispatcher)
+            .context("cannot open a plugin's source")?;
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
@@ -292,6 +299,7 @@ impl AgentConfig {
             rulings,
             matched: Arc::clone(&matched),
             record,
+            plugins,
             bundle: self.bundle.clone(),
             dispatcher: dispatcher.clone(),
             account,
@@ -788,9 +796,10 @@ impl AgentRuntime {
 
 impl Services for AgentRuntime {
     fn has_ended(&self) -> bool {
-        self.watcher
-            .as_ref()
-            .is_none_or(|watcher| watcher.has_ended())
+        let watcher = self.watcher.as_ref();
+        let is_idle = self.reloader.engine == EngineKind::Nodriver;
+        watcher.is_none_or(|watcher| watcher.has_ended())
+            || is_idle && self.reloader.plugins.has_ended()
     }
 
     fn has_given_up(&self) -> bool {
@@ -871,6 +880,7 @@ impl Services for AgentRuntime {
 
     fn finish(mut self: Box<Self>) {
         self.status = None;
+        self.reloader.plugins.stop(self.quiet);
         if let Some(watcher) = self.watcher.take() {
             watcher.join();
         }

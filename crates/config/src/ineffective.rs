@@ -33,7 +33,8 @@ const DRIVER: &str = "this engine is not in Falco any more, nor here";
 const METADATA: &str = "tollgate does not query the Kubernetes API";
 const RUNTIMES: &str = "container runtimes are found by their state on disk";
 const STATISTICS: &str = "tollgate does not collect these statistics";
-const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
+const HOST_INFO: &str = "no plugin gets facts about this machine; those that need them are refused";
+const PLUGIN_METRICS: &str = "plugins are not asked for metrics";
 
 /// All settings without effect.
 pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
@@ -86,7 +87,6 @@ pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
         &["info"],
         "tollgate has no such log",
     ),
-    key("load_plugins", &["[]", "[container]"], PLUGINS),
     key("metadata_download", &[], METADATA),
     key("metrics.jemalloc_stats_enabled", &["false"], STATISTICS),
     key(
@@ -100,10 +100,13 @@ pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
         "there are no iterators",
     ),
     key("metrics.libbpf_stats_enabled", &["false"], STATISTICS),
-    key("metrics.plugins_metrics_enabled", &["false"], PLUGINS),
+    key(
+        "metrics.plugins_metrics_enabled",
+        &["false"],
+        PLUGIN_METRICS,
+    ),
     key("modern_bpf.cpus_for_each_syscall_buffer", &["2"], RINGS),
-    key("plugins", &["[]", "container"], PLUGINS),
-    key("plugins_hostinfo", &["true", "false"], PLUGINS),
+    key("plugins_hostinfo", &["true", "false"], HOST_INFO),
     key(
         "syscall_buf_size_preset",
         &["4"],
@@ -175,10 +178,6 @@ mod tests {
             ("base_syscalls.all", "true", true),
             ("base_syscalls.custom_set", "[]", false),
             ("base_syscalls.custom_set", "[open]", true),
-            ("load_plugins", "[container]", false),
-            ("load_plugins", "[container, json]", true),
-            ("plugins", "[{name: container, library_path: x}]", false),
-            ("plugins", "[{name: k8saudit}]", true),
             ("falco_libs.snaplen", "512", true),
             ("engine.gvisor.root", "x", true),
             ("engine.ebpf", "{probe: x}", true),

@@ -9,11 +9,11 @@ use yaml::settings::{Node, Problem};
 use super::append::append_output;
 use super::choice::choice;
 use super::model::Config;
-use super::responses;
 use super::values::{
     address, buffer, capture_mode, drop_actions, drop_threshold, endpoint, engine_kind, interval,
     log_level, priority, queue_capacity, rule_matching, rules_files, rules_level, selections,
 };
+use super::{plugins, responses};
 
 /// A setting.
 pub(crate) struct Setting {
@@ -44,11 +44,15 @@ impl Setting {
 
 /// All settings with an effect, outputs included, sorted by path.
 pub(crate) static KEYS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
-    let own = TABLE.iter().chain(responses::KEYS).map(|key| Setting {
-        path: key.path,
-        json_type: key.json_type(),
-        owner: Owner::Config(key),
-    });
+    let own = TABLE
+        .iter()
+        .chain(responses::KEYS)
+        .chain(plugins::KEYS)
+        .map(|key| Setting {
+            path: key.path,
+            json_type: key.json_type(),
+            owner: Owner::Config(key),
+        });
     let of_outputs = Outputs::keys().map(|(path, json_type)| Setting {
         path,
         json_type,

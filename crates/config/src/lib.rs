@@ -18,6 +18,7 @@ mod layers;
 mod levels;
 mod model;
 pub mod places;
+pub mod plugins;
 #[cfg(test)]
 mod reference;
 mod responses;
@@ -49,6 +50,7 @@ pub use self::model::{
     WatchedBy, Webserver,
 };
 pub use self::places::Places;
+pub use self::plugins::{PluginSetting, PluginSettings};
 pub use self::responses::ResponseSettings;
 pub use self::schema::schema;
 pub use self::show::{Shown, ShownOrigin};
@@ -450,7 +452,8 @@ impl Application {
             ));
         }
         self.outputs_without_a_place(root);
-        self.plugins_without_an_entry(root);
+        self.problems
+            .extend(plugins::undescribed(&self.config, root));
         if self.config.engine.kind == FalcoEngine::Replay
             && self.mode == CompatMode::Falco
             && self.config.engine.capture_file.as_os_str().is_empty()
@@ -488,33 +491,6 @@ impl Application {
             let message = format!("`{output}` is enabled and has no `{key}`");
             let help = format!("set it, as in -o {output}.{key}={example}");
             self.problems.push(Problem::new(origin, message).help(help));
-        }
-    }
-
-    /// Reports plugins that are to be loaded but have no entry.
-    fn plugins_without_an_entry(&mut self, root: &Node) {
-        let names = |key| {
-            let entry = root.entry(key)?;
-            match &entry.node.value {
-                Value::List(items) => Some(items.as_slice()),
-                _ => None,
-            }
-        };
-        let described = names("plugins").unwrap_or_default();
-        for wanted in names("load_plugins").unwrap_or_default() {
-            let Some(name) = ineffective::name(wanted) else {
-                continue;
-            };
-            let is_described = |item| ineffective::name(item) == Some(name);
-            // The plugin is built in and needs no entry.
-            if name != "container" && !described.iter().any(is_described) {
-                let message =
-                    format!("`load_plugins` names `{name}`, which `plugins` does not describe");
-                self.problems
-                    .push(Problem::new(&wanted.origin, message).help(
-                    "remove it: plugins cannot be loaded; the fields of `container` are built in",
-                ));
-            }
         }
     }
 }
@@ -657,6 +633,9 @@ log_level: error
 log_stderr: false
 log_syslog: true
 watch_config_files: true
+load_plugins: [json]
+plugins: [{name: json, library_path: libjson.so, init_config: {a: 1}, open_params: x}]
+plugin_host: {disabled_sources: [k8s_audit], program: /usr/lib/host, timeout: 200}
 responses_files: [/etc/r.yaml]
 responses: {dry_run: true, accept_partial: [aws:lambda], rate: 1, max_burst: 2, rule_rate: 3, rule_max_burst: 4}
 grpc: {enabled: true, bind_address: 'localhost:5060', threadiness: 3, private_key: /k, cert_chain: /c, root_certs: /r}
@@ -929,6 +908,18 @@ syscall_event_drops:
             capture: capture(),
             runtime: runtime(),
             responses: responses(),
+            plugins: PluginSettings {
+                load: Some(vec!["json".to_owned()]),
+                described: vec![PluginSetting {
+                    name: "json".to_owned(),
+                    library: "/usr/share/falco/plugins/libjson.so".into(),
+                    init_config: r#"{"a":1}"#.to_owned(),
+                    open_params: "x".to_owned(),
+                }],
+                disabled_sources: vec!["k8s_audit".to_owned()],
+                program: "/usr/lib/host".into(),
+                timeout_ms: 200,
+            },
         }
     }
 
@@ -1127,8 +1118,12 @@ syscall_event_drops:
             "f.yaml:1:27: `load_plugins` names `json`, which `plugins` does not describe";
         assert!(problems[0].starts_with(expected), "{problems:?}");
         let described = "load_plugins: [json]\nplugins: [{name: json, library_path: libjson.so}]";
-        let (_, warnings) = parse_text(described, &[]).expect("it is described");
-        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        let (config, warnings) = parse_text(described, &[]).expect("it is described");
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(config.plugins.loaded().count(), 1);
+        let near = "load_plugins: [jsn]\nplugins: [{name: json, library_path: libjson.so}]";
+        let problems = parse_text(near, &[]).expect_err("it is not described");
+        assert_eq!(problems[0].help.as_deref(), Some("did you mean `json`?"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 use super::levels;
+use super::plugins::PluginSettings;
 use super::responses::ResponseSettings;
 use super::rule_files::RuleSources;
 
@@ -91,6 +92,8 @@ pub struct Config {
     pub runtime: RuntimeOptions,
     /// `responses_files` and `responses`.
     pub responses: ResponseSettings,
+    /// `load_plugins`, `plugins` and `plugin_host`.
+    pub plugins: PluginSettings,
 }
 
 /// `runtime`: settings of `tollgate runtime`.
@@ -639,6 +642,7 @@ impl Default for Config {
             folders: Vec::new(),
             runtime: RuntimeOptions::default(),
             responses: ResponseSettings::default(),
+            plugins: PluginSettings::default(),
         }
     }
 }
@@ -671,7 +675,7 @@ impl Config {
                 })*
             };
         }
-        restart! { verify io_uring capture engine drops watch_config_files runtime responses }
+        restart! { verify io_uring capture engine drops watch_config_files runtime responses plugins }
         *self = new;
         left
     }

@@ -11,6 +11,7 @@ use diagnostics::failure::Failure;
 use diagnostics::text_file;
 use event::Plan;
 use rules::diagnostic::Diagnostic;
+use rules::load::Version;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Level, Loader, Ruleset};
 
 use crate::{Selection, levels, trust};
@@ -124,7 +125,13 @@ impl RuleSources {
     /// Reads and parses the files, and disables the rules of higher levels.
     #[must_use]
     pub fn load(&self) -> Loaded {
-        let mut loaded = load_read(self.read());
+        self.load_with(&Environment::default())
+    }
+
+    /// Like [`RuleSources::load`], with plugins.
+    #[must_use]
+    pub fn load_with(&self, environment: &Environment) -> Loaded {
+        let mut loaded = load_read_with(self.read(), environment);
         loaded.select(&levels::selections(self.level));
         loaded
     }
@@ -182,12 +189,33 @@ pub fn load(paths: &[PathBuf]) -> Loaded {
     load_read(read_all(paths))
 }
 
+/// What rules may refer to beside system calls.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// Event sources of plugins.
+    pub sources: Vec<String>,
+    /// Plugins with their versions.
+    pub plugins: Vec<(String, Version)>,
+}
+
 /// Like [`load`], for files that have already been read.
 #[must_use]
 pub fn load_read(files: Vec<RuleFile>) -> Loaded {
+    load_read_with(files, &Environment::default())
+}
+
+/// Like [`load_read`], with plugins.
+#[must_use]
+pub fn load_read_with(files: Vec<RuleFile>, environment: &Environment) -> Loaded {
     let mut loader = Loader::new()
         .with_builtin(BUILTIN_NAME)
         .with_builtin(HUNTING_NAME);
+    for source in &environment.sources {
+        loader = loader.with_source(source);
+    }
+    for (name, version) in &environment.plugins {
+        loader = loader.with_plugin(name, *version);
+    }
     for file in &files {
         loader = match &file.text {
             Ok(text) => loader.add(&file.name, text),
@@ -307,14 +335,30 @@ impl Loaded {
     ) -> (Engine, Plan) {
         let (engine, problems) = Engine::new(&self.ruleset, options, Box::new(sink));
         let (plan, costs) = engine.plan();
-        self.diagnostics.extend(problems.into_iter().chain(costs));
+        self.add(problems.into_iter().chain(costs));
+        (engine, plan)
+    }
+
+    /// Compiles the rules of the source of a plugin, which `options` name, and adds the problems found to the
+    /// diagnostics.
+    pub fn compile_source(
+        &mut self,
+        options: &EngineOptions,
+        sink: impl AlertSink + 'static,
+    ) -> Engine {
+        let (engine, problems) = Engine::new(&self.ruleset, options, Box::new(sink));
+        self.add(problems.into_iter());
+        engine
+    }
+
+    fn add(&mut self, problems: impl Iterator<Item = Diagnostic>) {
+        self.diagnostics.extend(problems);
         let order = |diagnostic: &Diagnostic| {
             let file = &diagnostic.location.file;
             let file = self.files.iter().position(|known| known.name == *file);
             (file, diagnostic.location.line, diagnostic.location.column)
         };
         self.diagnostics.sort_by_key(order);
-        (engine, plan)
     }
 
     /// Returns the text of the file with this name.

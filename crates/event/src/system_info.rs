@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use bumpalo::Bump;
 
 use crate::engine::EngineKind;
+use crate::field::Field;
 use crate::{
     Comm, CommandLine, Container, Credentials, ExecutableFile, Image, Pid, Process, Stat, Status,
-    Tid,
+    Tid, Value,
 };
 
 /// Result of a query.
@@ -157,6 +158,22 @@ pub trait SystemInfo {
     }
     /// Returns the host's name (`evt.hostname`).
     fn host_name(&self) -> &str;
+    /// Returns the source of the events (`evt.source`).
+    fn event_source(&self) -> &str {
+        "syscall"
+    }
+    /// Returns the name of the plugin that made the event; `None` if no plugin did.
+    fn plugin_name(&self) -> Option<&str> {
+        None
+    }
+    /// Returns the event as its plugin describes it; [`Value::Absent`] if no plugin made it.
+    fn plugin_info(&self) -> Value<'_> {
+        Value::Absent
+    }
+    /// Returns the value of a field that a plugin supplies; [`Value::Absent`] if no plugin made the event.
+    fn plugin_field<'a>(&'a self, _field: &Field, _arena: &'a Bump) -> Value<'a> {
+        Value::Absent
+    }
 }
 
 /// Reason why a path is incomplete.

@@ -1,5 +1,6 @@
 //! The rule engine: a compiled rule set that evaluates events.
 
+mod asked;
 mod compiler;
 mod count;
 mod image;
@@ -19,7 +20,7 @@ use crate::compile::eval::{Evaluation, EvaluationCache};
 use crate::compile::opening::{Openable, Openings};
 use crate::compile::program::{Entry, Program, Source};
 use crate::compile::tree::Tree;
-use crate::diagnostic::{Code, Diagnostic, Location};
+use crate::diagnostic::{Diagnostic, Location};
 use crate::output::Template;
 use crate::profile::{Profile, RuleCost};
 use crate::ruleset::{Priority, Risk, Rule, Ruleset};
@@ -137,13 +138,18 @@ impl Engine {
         let mut compiler = Compiler {
             ruleset,
             options,
-            checker: Checker::default(),
+            checker: Checker::of(options.source.clone()),
             diagnostics: Vec::new(),
         };
+        let of_source: Vec<&Rule> = ruleset
+            .rules
+            .iter()
+            .filter(|rule| rule.source == options.source_name())
+            .collect();
         // A rule that only adds to a risk raises no alert that the priority could be about.
         let wanted =
             |rule: &&Rule| rule.enabled && (rule.priority <= options.priority || rule.is_silent());
-        let rules = compiler.rules(ruleset.rules.iter().filter(wanted));
+        let rules = compiler.rules(of_source.iter().copied().filter(wanted));
         let context = compiler.context();
         let Compiler {
             checker,
@@ -154,10 +160,10 @@ impl Engine {
         let mut disabled = Compiler {
             ruleset,
             options,
-            checker: Checker::default(),
+            checker: Checker::of(options.source.clone()),
             diagnostics,
         };
-        for rule in ruleset.rules.iter().filter(|rule| !wanted(rule)) {
+        for rule in of_source.into_iter().filter(|rule| !wanted(rule)) {
             disabled.rule(rule);
         }
         diagnostics = disabled.diagnostics;
@@ -172,7 +178,9 @@ impl Engine {
             .collect();
         let program = Program::new(checker.operands, checker.atoms, &sources);
         let engine = Self::of(program, rules, context, options, sink);
-        diagnostics.extend(engine.unrestricted(ruleset));
+        if options.source.is_none() {
+            diagnostics.extend(engine.unrestricted(ruleset));
+        }
         (engine, diagnostics)
     }
 
@@ -198,41 +206,6 @@ impl Engine {
             sink,
             concluded: AtomicU64::new(0),
         }
-    }
-
-    /// Reports rules that match nearly every kind of event.
-    fn unrestricted(&self, ruleset: &Ruleset) -> Vec<Diagnostic> {
-        let mut kinds = vec![0_usize; self.rules.len()];
-        for kind in event::EventKind::all() {
-            for entry in &self.program.kind(kind).entries {
-                kinds[entry.rule] += 1;
-            }
-        }
-        let too_many =
-            |(rule, kinds): &(&CompiledRule, usize)| rule.warn_evttypes && *kinds > MAX_KINDS;
-        let warn = |(rule, kinds): (&CompiledRule, usize)| {
-            let problem = |code, location: &Location, message: &str| {
-                let message = format!("{message} {kinds} types of events");
-                Diagnostic::new(code, location.clone(), message)
-                    .in_item(format!("rule {}", rule.name))
-                    .with_help("restrict it with `evt.type = ..` or `evt.type in (..)`")
-            };
-            let appended = ruleset
-                .rule(&rule.name)
-                .and_then(|rule| rule.appended.as_ref());
-            let appended = appended.map(|location| {
-                let message = "with what is appended here the condition can match";
-                problem(Code::AppendNoEvtType, location, message)
-            });
-            let whole = problem(Code::NoEvtType, &rule.location, "the condition can match");
-            [Some(whole), appended].into_iter().flatten()
-        };
-        self.rules
-            .iter()
-            .zip(kinds)
-            .filter(too_many)
-            .flat_map(warn)
-            .collect()
     }
 
     /// Returns the number of fully evaluated events.
@@ -343,7 +316,8 @@ impl Engine {
                 file: Some(Arc::clone(&rule.location.file)),
                 line: rule.location.line,
                 context,
-                process: Some(AlertProcess::of(event.process)),
+                process: (event.world.plugin_name().is_none())
+                    .then(|| AlertProcess::of(event.process)),
             },
             time_ns: event.time_ns,
             made_ns: (self.clock)(),
@@ -357,9 +331,6 @@ impl Engine {
         }
     }
 }
-
-/// Number of event kinds above which a rule counts as matching nearly all (Falco's limit).
-const MAX_KINDS: usize = 100;
 
 impl Evaluator for Engine {
     type Scratch = Scratch;

@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use event::Value;
-use event::field::Field;
 use serde::{Deserialize, Serialize};
 
 use crate::alert::AlertValue;
@@ -135,9 +134,11 @@ impl Template {
                 .map(|(shorter, _)| shorter.to_owned());
             match shorter {
                 Some(shorter)
-                    if Field::new(&field.name, bracket.as_deref()).is_err()
+                    if checker
+                        .parse_field(&field.name, bracket.as_deref())
+                        .is_err()
                         && shorter.contains('.')
-                        && Field::new(&shorter, None).is_ok() =>
+                        && checker.parse_field(&shorter, None).is_ok() =>
                 {
                     len = shorter.len();
                     field.name = shorter;

@@ -169,10 +169,10 @@ mod tests {
     fn what_no_engine_fills_is_never_set() {
         let field = lookup("evt.pluginname").expect("a known field");
         for engine in EngineKind::WITH_EVENTS {
-            assert_eq!(field.never_by(engine), Some("there are no plugins"));
+            assert_eq!(field.never_by(engine), Some("no plugin makes system calls"));
             assert_eq!(EngineKind::from_name(engine.name()), Some(engine));
         }
-        assert_eq!(field.never(None), Some("there are no plugins"));
+        assert_eq!(field.never(None), Some("no plugin makes system calls"));
         let field = lookup("evt.cpu").expect("a known field");
         assert!(field.never_by(Notify).is_some() && field.never_by(Ebpf).is_none());
         assert_eq!(field.never(None), None);

@@ -40,6 +40,8 @@ pub enum Source {
     NameInContainer,
     /// The calling process.
     Process(ProcessFact),
+    /// A plugin, which supplies the values with the event.
+    Plugin,
     /// No data: the answer is constant.
     Nowhere,
 }
@@ -133,6 +135,7 @@ impl Source {
             | Self::OpenMode
             | Self::OpenResult
             | Self::Moved
+            | Self::Plugin
             | Self::Nowhere => Cost::Free,
             Self::Param | Self::Params | Self::Path | Self::SuccessfulPath | Self::Buffer => {
                 Cost::Text
@@ -158,7 +161,7 @@ impl Source {
 /// Returns the earliest stage at which a field computed from `source` can be known for events of `kind`.
 pub(super) fn stage(source: Source, argument: &Argument, kind: EventKind) -> Stage {
     match source {
-        Source::Event | Source::Kind | Source::Nowhere => Stage::Registers,
+        Source::Event | Source::Kind | Source::Plugin | Source::Nowhere => Stage::Registers,
         Source::Category => match kind.spec().category {
             Category::IoRead | Category::IoWrite | Category::IoOther => {
                 descriptor_stage(DescriptorFact::Kind, kind)

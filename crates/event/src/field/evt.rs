@@ -18,6 +18,7 @@ pub(super) const CLASS: Class = Class {
 
 const DEPRECATED: &str = "Always zero, as in Falco: events have no separate beginning.";
 const STATEFUL: &str = "depends on other events, which a rule must not";
+const NO_PLUGIN: &str = "no plugin makes system calls";
 const OFFSET: ArgumentKind = ArgumentKind::Index { required: true };
 
 pub(super) static FIELDS: &[FieldSpec] = &[
@@ -51,11 +52,11 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.category", Text, Source::Category, category, "`file`, `net`, `process`, `user`, `memory`, ...; input and output by what the descriptor is."),
     FieldSpec::new("evt.cpu", Int, Source::Event, |e, _| Value::or_absent(e.cpu.map(|cpu| Value::Int(i64::from(cpu)))), "Processor it happened on."),
     FieldSpec::new("evt.hostname", Text, Source::Event, |e, _| Value::text(e.world.host_name()), "Name of this machine."),
-    FieldSpec::new("evt.source", Text, Source::Event, |_, _| Value::text("syscall"), "Where events come from: `syscall`."),
+    FieldSpec::new("evt.source", Text, Source::Event, |e, _| Value::text(e.world.event_source()), "Where events come from: `syscall`, or the source of a plugin."),
     FieldSpec::new("evt.is_async", Bool, Source::Kind, |e, _| Value::Bool(e.kind.spec().category == Category::Internal), "Whether the event was made by this program and not by a workload."),
     FieldSpec::new("evt.asynctype", Text, Source::Kind, async_type, "Type of an event that was made by this program."),
-    FieldSpec::absent("evt.pluginname", Text, "there are no plugins", "Name of the plugin that made the event."),
-    FieldSpec::absent("evt.plugininfo", Text, "there are no plugins", "The event as its plugin describes it."),
+    FieldSpec::absent("evt.pluginname", Text, NO_PLUGIN, "Name of the plugin that made the event."),
+    FieldSpec::absent("evt.plugininfo", Text, NO_PLUGIN, "The event as its plugin describes it."),
     // Arguments.
     FieldSpec::new("evt.args", Text, Source::Params, |e, _| param::all(e), "All arguments: `name=value(meaning) ...`; one that is unknown is printed as `<NA>`.").in_parts(|e, _| param::known(e)),
     FieldSpec::new("evt.info", Text, Source::Params, |e, _| param::all(e), "The same as evt.args.").in_parts(|e, _| param::known(e)),

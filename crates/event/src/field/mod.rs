@@ -18,6 +18,7 @@ mod k8s;
 mod param;
 mod path;
 mod proc;
+mod source;
 mod syscall;
 mod text;
 mod thread;
@@ -33,6 +34,7 @@ pub use argument::{Argument, ArgumentKind, FieldError};
 pub use dependency::{DescriptorFact, ProcessFact, Source};
 pub use fd::connection_name;
 pub use path::{is_plain, normalize};
+pub use source::{PLUGIN_INFO, PluginField, SourceFields};
 
 use crate::{Event, EventKind, ParamType, Stage, Value, ValueType};
 
@@ -295,7 +297,23 @@ impl Field {
     ///
     /// Fails if there is no such field or the argument does not fit it.
     pub fn new(name: &str, bracket: Option<&str>) -> Result<Self, FieldError> {
-        let (spec, suffix) = split_suffix(name)?;
+        Self::new_of(None, name, bracket)
+    }
+
+    /// Like [`Field::new`], for a field of the source that `fields` describes; `None` is `syscall`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source has no such field or the argument does not fit it.
+    pub fn new_of(
+        fields: Option<&SourceFields>,
+        name: &str,
+        bracket: Option<&str>,
+    ) -> Result<Self, FieldError> {
+        let (spec, suffix) = match fields {
+            None => split_suffix(name)?,
+            Some(fields) => (fields.lookup(name)?, None),
+        };
         let argument = argument::resolve(spec, suffix, bracket)?;
         Ok(Self { spec, argument })
     }
@@ -351,6 +369,9 @@ impl Field {
     pub fn extract<'a>(&self, event: &Event<'a>) -> Value<'a> {
         if event.stage < self.dependency(event.kind) {
             return Value::Unknown;
+        }
+        if self.spec.source == Source::Plugin {
+            return event.world.plugin_field(self, event.arena);
         }
         (self.spec.extract)(event, &self.argument)
     }

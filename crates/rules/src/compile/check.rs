@@ -4,9 +4,9 @@
 //! checking continues after it.
 
 use std::collections::HashSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use event::field::{self, Field, FieldError, Supplied};
+use event::field::{self, Field, FieldError, SourceFields, Supplied};
 use event::{EngineSupport, EventKind, ValueType};
 
 use super::atom::{AtomKey, Atoms, Right};
@@ -58,11 +58,30 @@ pub(crate) struct Checker {
     pub(crate) operands: Operands,
     /// Atoms of all conditions.
     pub(crate) atoms: Atoms,
+    /// Fields of the source of the rules; `None` for `syscall`.
+    fields: Option<Arc<SourceFields>>,
     /// Problems found since the last time they were taken.
     problems: Vec<Problem>,
 }
 
 impl Checker {
+    /// Creates a checker of rules of another source than `syscall`, if one is given.
+    pub(crate) fn of(fields: Option<Arc<SourceFields>>) -> Self {
+        Self {
+            fields,
+            ..Self::default()
+        }
+    }
+
+    /// Parses a field of the source of the rules.
+    pub(crate) fn parse_field(
+        &self,
+        name: &str,
+        bracket: Option<&str>,
+    ) -> Result<Field, FieldError> {
+        Field::new_of(self.fields.as_deref(), name, bracket)
+    }
+
     /// Checks one resolved condition and returns its tree and problems.
     pub(crate) fn condition(&mut self, expr: &Expr) -> (Tree, Vec<Problem>) {
         let tree = self.expr(expr, false);
@@ -156,7 +175,8 @@ impl Checker {
             if !self.check_event_names(&names) {
                 return Tree::Const(false);
             }
-            if compare.op != Op::Ne {
+            // Only engines that watch system calls leave events out.
+            if compare.op != Op::Ne && self.fields.is_none() {
                 self.doubt_events(&names);
             }
         }
@@ -345,7 +365,7 @@ impl Checker {
 
     fn field(&mut self, name: &FieldName) -> Option<OperandId> {
         let bracket = name.arg.as_ref().map(|arg| arg.text.to_lossy());
-        match Field::new(&name.name, bracket.as_deref()) {
+        match self.parse_field(&name.name, bracket.as_deref()) {
             Ok(field) => {
                 if let Some((_, why)) = DEPRECATED.iter().find(|(old, _)| *old == field.spec.name) {
                     let message = format!("`{field}` is deprecated: {why}");

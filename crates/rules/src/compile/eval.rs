@@ -1,6 +1,7 @@
 //! Evaluates compiled conditions on one event.
 
 use bumpalo::collections::Vec as ArenaVec;
+use event::field::{Field, Source};
 use event::{Event, Stage, Value};
 
 use super::atom::{AtomId, Check};
@@ -279,15 +280,24 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
     #[inline]
     fn extract(&mut self, id: OperandId) -> Value<'a> {
         match &self.program.operands.get(id).source {
-            OperandSource::Field(field) => (field.spec.extract)(self.event, &field.argument),
+            OperandSource::Field(field) => self.field(field),
             other => self.compose(other),
+        }
+    }
+
+    #[inline]
+    fn field(&self, field: &Field) -> Value<'a> {
+        match field.spec.source {
+            // The function of a row cannot tell fields of plugins apart.
+            Source::Plugin => self.event.world.plugin_field(field, self.event.arena),
+            _ => (field.spec.extract)(self.event, &field.argument),
         }
     }
 
     fn compose(&mut self, source: &OperandSource) -> Value<'a> {
         let arena = self.event.arena;
         match source {
-            OperandSource::Field(field) => (field.spec.extract)(self.event, &field.argument),
+            OperandSource::Field(field) => self.field(field),
             OperandSource::Constant(text) => Value::Text(arena.alloc_slice_copy(text)),
             OperandSource::List(items) => Value::List(self.all(items)),
             OperandSource::Transform {

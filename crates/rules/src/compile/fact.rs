@@ -88,6 +88,7 @@ fn is_fixed(field: &Field, kind: EventKind) -> bool {
     let spec = kind.spec();
     match field.depends_on() {
         Source::Kind | Source::Nowhere => true,
+        Source::Plugin => kind.name() != "pluginevent",
         Source::Param | Source::RawParam => field.param_index(kind).is_none(),
         Source::Result => !kind.has_result(),
         Source::OpenFlags | Source::OpenMode | Source::OpenResult => {

@@ -186,7 +186,8 @@ impl Compiler<'_> {
             for field in &exception.fields {
                 let parsed = parse_operand(field, SourceId(0)).map_err(|error| error.message);
                 let known = parsed.and_then(|operand| {
-                    let checked = Checker::default().output_operand(&operand);
+                    let mut checker = Checker::of(self.options.source.clone());
+                    let checked = checker.output_operand(&operand);
                     checked.map_err(|problems| problems.into_iter().map(|it| it.message).collect())
                 });
                 if let Err(reason) = known {
@@ -206,7 +207,12 @@ impl Compiler<'_> {
     /// Compiles the fields that explain an alert. No engine is asked for more because of them: what is not
     /// known when a rule matches is left out.
     pub(super) fn context(&mut self) -> Template {
-        Template::new(CONTEXT, SourceId(0), &mut self.checker).expect("the fields exist")
+        // Events of plugins have no process.
+        let text = match self.options.source {
+            None => CONTEXT,
+            Some(_) => "",
+        };
+        Template::new(text, SourceId(0), &mut self.checker).expect("the fields exist")
     }
 
     fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {

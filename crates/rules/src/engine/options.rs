@@ -5,7 +5,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use event::field::SourceFields;
+
 use super::Recorder;
+use crate::load::SYSCALL_SOURCE;
 use crate::ruleset::{Priority, Rule};
 
 /// Selection among several matching rules. [`RuleMatching::First`] is Falco's default.
@@ -37,6 +40,8 @@ pub struct EngineOptions {
     pub recorder: Option<Arc<dyn Recorder>>,
     /// Adds what is known about process, file and container to each alert, for people who read it.
     pub context: bool,
+    /// Source of the rules that are compiled, with its fields; `None` for `syscall`. Rules of other sources are left out.
+    pub source: Option<Arc<SourceFields>>,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +55,7 @@ impl Default for EngineOptions {
             profile: None,
             recorder: None,
             context: false,
+            source: None,
         }
     }
 }
@@ -89,6 +95,16 @@ pub enum ExtraField {
         /// Template of the text, with `%field`.
         format: String,
     },
+}
+
+impl EngineOptions {
+    /// Returns the name of the source whose rules are compiled.
+    #[must_use]
+    pub fn source_name(&self) -> &str {
+        self.source
+            .as_ref()
+            .map_or(SYSCALL_SOURCE, |fields| fields.source())
+    }
 }
 
 impl AppendOutput {

@@ -1,7 +1,7 @@
 //! `--list`, `--list-events` and `-i`.
 
 use agent::version::DRIVER_SCHEMA_VERSION;
-use event::field::{ArgumentKind, Class, FieldSpec, Supplied, docs};
+use event::field::{ArgumentKind, Class, FieldSpec, SourceFields, Supplied, docs};
 use event::{Category, EventKind, ParamSpec, ParamType};
 use rules::load::SYSCALL_SOURCE;
 use serde_json::{Value, json};
@@ -10,18 +10,57 @@ use super::args::Format;
 use super::describe::wrap;
 use rule_tools::words;
 
-/// A class with its fields.
-type Group = (&'static Class, &'static [FieldSpec]);
+/// A class with its fields and the source of its events.
+pub(super) struct Group<'a> {
+    source: &'a str,
+    class: &'a Class,
+    fields: Vec<&'static FieldSpec>,
+}
+
+/// Returns the classes of system calls.
+pub(super) fn of_syscalls<'a>() -> impl Iterator<Item = Group<'a>> {
+    docs().map(|(class, fields)| Group {
+        source: SYSCALL_SOURCE,
+        class,
+        fields: fields.iter().collect(),
+    })
+}
+
+/// Returns the classes of a source of plugins.
+pub(super) fn of_plugins<'a>(
+    source: &'a str,
+    fields: &'a SourceFields,
+) -> impl Iterator<Item = Group<'a>> {
+    static COMMON: Class = Class {
+        name: "evt",
+        description: "Fields that events of every source have.",
+    };
+    let common = Group {
+        source,
+        class: &COMMON,
+        fields: SourceFields::common().collect(),
+    };
+    let own = fields.classes().map(move |(class, fields)| Group {
+        source,
+        class,
+        fields: fields.to_vec(),
+    });
+    std::iter::once(common).chain(own)
+}
 
 /// Start and end of the column of descriptions.
 const DESCRIPTION: usize = 30;
 const WIDTH: usize = 120;
 
 /// Lists all fields in Falco's format.
-pub(super) fn fields(format: Format, names_only: bool, verbose: bool) -> String {
-    let groups: Vec<Group> = docs().collect();
+pub(super) fn fields(
+    groups: &[Group<'_>],
+    format: Format,
+    names_only: bool,
+    verbose: bool,
+) -> String {
     if names_only {
-        let names = groups.iter().flat_map(|(_, fields)| fields.iter());
+        let names = groups.iter().flat_map(|group| group.fields.iter());
         let names: Vec<_> = names.map(|field| field.name).collect();
         return match format {
             Format::Json => pretty(&json!({ "fieldnames": names })),
@@ -55,14 +94,19 @@ fn description(field: &FieldSpec) -> String {
     }
 }
 
-fn text_class((class, fields): &Group, verbose: bool) -> String {
+fn text_class(group: &Group<'_>, verbose: bool) -> String {
+    let Group {
+        source,
+        class,
+        fields,
+    } = group;
     let described = wrap(class.description, DESCRIPTION, WIDTH);
     let mut out = format!(
         "-------------------------------\n{:DESCRIPTION$}{}\n{:DESCRIPTION$}{described}\n\
-         {:DESCRIPTION$}{SYSCALL_SOURCE} \n\n",
+         {:DESCRIPTION$}{source} \n\n",
         "Field Class:", class.name, "Description:", "Event Sources:",
     );
-    for field in *fields {
+    for field in fields {
         if field.name.len() > DESCRIPTION {
             out.push_str(&format!("{}\n{:DESCRIPTION$}", field.name, ""));
         } else {
@@ -113,13 +157,18 @@ fn argument(kind: ArgumentKind) -> Option<(bool, bool, bool)> {
     }
 }
 
-fn markdown_class((class, fields): &Group) -> String {
+fn markdown_class(group: &Group<'_>) -> String {
+    let Group {
+        source,
+        class,
+        fields,
+    } = group;
     let mut out = format!(
-        "## Field Class: {}\n\n{}\n\nEvent Sources: {SYSCALL_SOURCE} \n\nName | Type | Description\n\
+        "## Field Class: {}\n\n{}\n\nEvent Sources: {source} \n\nName | Type | Description\n\
          :----|:-----|:-----------\n",
         class.name, class.description
     );
-    for field in *fields {
+    for field in fields {
         let ty = words::value_type(field.ty);
         let ty = if field.multi {
             format!("LIST({ty})")
@@ -133,7 +182,12 @@ fn markdown_class((class, fields): &Group) -> String {
     out
 }
 
-fn json_class((class, fields): &Group) -> Value {
+fn json_class(group: &Group<'_>) -> Value {
+    let Group {
+        source,
+        class,
+        fields,
+    } = group;
     let fields: Vec<_> = fields
         .iter()
         .map(|field| {
@@ -157,7 +211,7 @@ fn json_class((class, fields): &Group) -> Value {
         .collect();
     json!({
         "desc": class.description,
-        "event_sources": [SYSCALL_SOURCE],
+        "event_sources": [source],
         "fields": fields,
         "name": class.name,
     })
@@ -265,7 +319,8 @@ mod tests {
 
     #[test]
     fn fields_are_listed_in_each_form() {
-        let text = fields(Format::Text, false, true);
+        let all: Vec<_> = of_syscalls().collect();
+        let text = fields(&all, Format::Text, false, true);
         assert!(
             text.contains("Field Class:                  evt\n"),
             "{text}"
@@ -274,25 +329,29 @@ mod tests {
             text.contains("\nproc.name                     (Type: CHARBUF) "),
             "{text}"
         );
-        let markdown = fields(Format::Markdown, false, false);
+        let markdown = fields(&all, Format::Markdown, false, false);
         assert!(
             markdown.contains("\n`proc.name` | CHARBUF | "),
             "{markdown}"
         );
-        let json: Value = serde_json::from_str(&fields(Format::Json, false, false)).expect("JSON");
+        let json: Value =
+            serde_json::from_str(&fields(&all, Format::Json, false, false)).expect("JSON");
         let classes = json["fieldclasses"].as_array().expect("an array");
-        let all = classes.iter().flat_map(|class| {
+        let listed = classes.iter().flat_map(|class| {
             let fields = class["fields"].as_array().expect("an array");
             fields.iter()
         });
-        let count = all.clone().count();
-        let aname = all.clone().find(|field| field["name"] == "proc.aname");
+        let count = listed.clone().count();
+        let aname = listed.clone().find(|field| field["name"] == "proc.aname");
         let aname = aname.expect("it is listed");
         assert_eq!(
             aname["argument"],
             json!({ "required": false, "type": ["INDEX"] })
         );
-        assert_eq!(fields(Format::Text, true, false).lines().count(), count);
+        assert_eq!(
+            fields(&all, Format::Text, true, false).lines().count(),
+            count
+        );
     }
 
     #[test]

@@ -8,12 +8,15 @@ mod compat;
 mod describe;
 mod list;
 mod options;
+mod plugins;
 mod support;
 mod validate;
 
 use std::path::{Path, PathBuf};
 
 use agent::pidfile::Pidfile;
+use agent::plugins::Plugins;
+use agent::sink::DeferredSink;
 use agent::{journal, version};
 use config::rule_files::{self, Loaded, NoSink};
 use config::{self, CompatMode, Config, FalcoEngine, Places};
@@ -22,7 +25,6 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use replay::ReplayOptions;
 use rule_tools::check;
-use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
@@ -52,8 +54,9 @@ fn falco(mut args: Falco) -> Outcome {
     if args.config.is_none() && Path::new(CONFIG).exists() {
         args.config = Some(PathBuf::from(CONFIG));
     }
-    let assignments = options::assignments(&args);
-    let (config, warnings) = config::load(args.config.as_deref(), &assignments, CompatMode::Falco)?;
+    let mut assignments = options::assignments(&args);
+    let (mut config, warnings) =
+        config::load(args.config.as_deref(), &assignments, CompatMode::Falco)?;
     journal::open(config.log, CompatMode::Falco, config.time_format_iso_8601);
     announce(&args, &config);
     if args.version {
@@ -66,6 +69,9 @@ fn falco(mut args: Falco) -> Outcome {
     if let Some(outcome) = without_rules(&args) {
         return outcome;
     }
+    if plugins::are_asked_for(&args) {
+        return plugins::execute(&args, &Plugins::load(&config)?);
+    }
     if args.config.is_none() {
         let message = format!("cannot read the configuration: no such file: {CONFIG}");
         return Err(Failure::new(Exit::BadInput, message).help("name one with -c"));
@@ -73,7 +79,12 @@ fn falco(mut args: Falco) -> Outcome {
     for warning in options::warnings(&args).iter().chain(&warnings) {
         journal::warn(&format!("warning: {warning}"));
     }
-    sources(&args)?;
+    let plugins = Plugins::load(&config)?;
+    if args.replay.is_none() {
+        assignments.extend(plugins::switched(&args, &plugins)?);
+        // Its warnings are those above.
+        (config, _) = config::load(args.config.as_deref(), &assignments, CompatMode::Falco)?;
+    }
     let options = agent::engine_options(&config, None);
     if !args.validate.is_empty() {
         let described = match (&args.describe, args.describe_all) {
@@ -81,9 +92,14 @@ fn falco(mut args: Falco) -> Outcome {
             (None, true) => Describe::All,
             (None, false) => Describe::Nothing,
         };
-        return validate::run(&args.validate, &options, config.json_output, &described);
+        return validate::run(
+            &args.validate,
+            &options,
+            &plugins,
+            (config.json_output, &described),
+        );
     }
-    let loaded = rules_of(&args, &config, &options)?;
+    let loaded = rules_of(&args, &config, &options, &plugins)?;
     if args.describe_all || args.describe.is_some() {
         let described = describe::describe(&loaded.ruleset, &options, args.describe.as_deref())?;
         return terminal::print(&if config.json_output {
@@ -95,7 +111,7 @@ fn falco(mut args: Falco) -> Outcome {
     if args.support {
         return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
     }
-    watch_or_replay(args, assignments, &config, &options, loaded)
+    watch_or_replay(args, assignments, &config, &options, (loaded, &plugins))
 }
 
 /// Executes options that need no rules, if any are given.
@@ -106,13 +122,7 @@ fn without_rules(args: &Falco) -> Option<Outcome> {
         journal::say(Priority::Informational, &text);
         return Some(Ok(Exit::Ok));
     }
-    match about_plugins(args) {
-        Ok(Some(text)) => return Some(terminal::print(&text)),
-        Ok(None) => {}
-        Err(failure) => return Some(Err(failure)),
-    }
-    let source = args.list.as_ref()?;
-    Some(list_fields(source, args))
+    None
 }
 
 /// Loads the rules and executes what needs them.
@@ -121,7 +131,7 @@ fn watch_or_replay(
     assignments: Vec<String>,
     config: &Config,
     options: &EngineOptions,
-    mut loaded: Loaded,
+    (mut loaded, plugins): (Loaded, &Plugins),
 ) -> Outcome {
     ready(config)?;
     if args.dry_run {
@@ -133,7 +143,7 @@ fn watch_or_replay(
         let session = capture::gvisor::configuration(&plan, socket);
         return terminal::print(&format!("{session:#}\n"));
     }
-    start(args, assignments, config)
+    start(args, assignments, config, plugins)
 }
 
 /// Returns the output of options that need no configuration.
@@ -218,73 +228,13 @@ fn ready(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Executes `--list-plugins` and `--plugin-info`.
-fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
-    let describe = |(name, version): (&str, rules::load::Version)| {
-        format!(
-            "Name: {name}\nDescription: fields of containers and pods, built in\nVersion: {version}\n\
-             Capabilities: \n  - Field Extraction\n"
-        )
-    };
-    if let Some(name) = &args.plugin_info {
-        // Plugins have a name, and the name of the library in which Falco has them.
-        let is_meant = |known: &str| known == name || *name == format!("lib{known}.so");
-        let plugin = BUILTIN_PLUGINS
-            .into_iter()
-            .find(|(known, _)| is_meant(known));
-        let describe = |plugin| {
-            describe(plugin)
-                + "\nInit config schema type: Not available: the plugin is built in and has no init_config\n\n"
-        };
-        let missing = || {
-            let message = format!("cannot show plugin `{name}`: plugins cannot be loaded");
-            Failure::new(Exit::BadInput, message).help("--list-plugins shows what is built in")
-        };
-        return plugin.map(describe).ok_or_else(missing).map(Some);
-    }
-    if !args.list_plugins {
-        return Ok(None);
-    }
-    let mut text = format!("{} Plugins Loaded:\n\n", BUILTIN_PLUGINS.len());
-    for plugin in BUILTIN_PLUGINS {
-        text.push_str(&describe(plugin));
-        text.push('\n');
-    }
-    Ok(Some(text))
-}
-
-fn list_fields(source: &str, args: &Falco) -> Outcome {
-    if !source.is_empty() && source != SYSCALL_SOURCE {
-        let message = format!("cannot list the fields of `{source}`: no such source");
-        return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
-    }
-    terminal::print(&list::fields(form(args), args.names_only, args.verbose))
-}
-
-/// Checks the event sources that are named: there is only one.
-fn sources(args: &Falco) -> Result<(), Failure> {
-    if args.replay.is_some() {
-        return Ok(());
-    }
-    let known = |source: &&String| *source != SYSCALL_SOURCE;
-    let unknown = args
-        .enable_source
-        .iter()
-        .chain(&args.disable_source)
-        .find(known);
-    if let Some(source) = unknown {
-        let message = format!("cannot switch event source `{source}`: it is unknown");
-        return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
-    }
-    if args.disable_source.is_empty() {
-        return Ok(());
-    }
-    let message = "cannot disable the only event source";
-    Err(Failure::new(Exit::BadInput, message).help("leave --disable-source out"))
-}
-
 /// Loads the rules, and prints their files and warnings.
-fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Loaded, Failure> {
+fn rules_of(
+    args: &Falco,
+    config: &Config,
+    options: &EngineOptions,
+    plugins: &Plugins,
+) -> Result<Loaded, Failure> {
     let files = if args.rules.is_empty() {
         &config.rules_files
     } else {
@@ -295,11 +245,13 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
         return Err(Failure::new(Exit::BadInput, message)
             .help("name one with -r, or an existing one in rules_files"));
     }
-    let mut loaded = rule_files::load(files);
+    let files = rule_files::read_all(files);
+    let mut loaded = rule_files::load_read_with(files, &plugins.environment());
     loaded.select(&config.rules);
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loading rules from:");
     loaded.compile(options, NoSink);
+    plugins.compile(&mut loaded, options, &DeferredSink::default());
     for file in &loaded.files {
         let (errors, warnings) = check::of_file(&loaded, file);
         let verdict = schema_verdict(check::schema_warnings(&errors, &warnings).is_empty());
@@ -329,15 +281,17 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
 }
 
 /// Watches or replays.
-fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
+fn start(args: Falco, options: Vec<String>, config: &Config, plugins: &Plugins) -> Outcome {
     let info = |text: &str| journal::say(Priority::Informational, text);
-    info("Loaded event sources: syscall");
-    info("Enabled event sources: syscall");
+    let has_syscalls = config.engine.kind != FalcoEngine::Nodriver;
+    plugins::announce(plugins, has_syscalls, &config.plugins.disabled_sources);
     if config.engine.kind == FalcoEngine::Replay {
+        agent::plugins::refuse(config, "a replay")?;
         return replay_capture(args, options, config);
     }
     match config.engine.kind {
         FalcoEngine::Kmod => info("The engine ebpf does what the kernel module does"),
+        FalcoEngine::Nodriver if plugins.has_open_sources() => {}
         FalcoEngine::Nodriver => {
             journal::warn("warning: engine.kind nodriver: no event ever comes");
         }

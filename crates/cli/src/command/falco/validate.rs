@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use agent::journal;
+use agent::plugins::Plugins;
+use agent::sink::DeferredSink;
 use config::rule_files::{self, Loaded, NoSink, RuleFile};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -26,15 +28,17 @@ pub(super) enum Describe<'a> {
 pub(super) fn run(
     files: &[PathBuf],
     options: &EngineOptions,
-    json: bool,
-    described: &Describe<'_>,
+    plugins: &Plugins,
+    (json, described): (bool, &Describe<'_>),
 ) -> Outcome {
     journal::say(Priority::Informational, "Validating rules file(s):");
     for file in files {
         journal::say(Priority::Informational, &format!("   {}", file.display()));
     }
-    let mut loaded = rule_files::load(files);
+    let files = rule_files::read_all(files);
+    let mut loaded = rule_files::load_read_with(files, &plugins.environment());
     loaded.compile(options, NoSink);
+    plugins.compile(&mut loaded, options, &DeferredSink::default());
     let is_good = !loaded.diagnostics.iter().any(Diagnostic::is_error);
     let description = match described {
         _ if !is_good => None,

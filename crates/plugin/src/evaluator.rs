@@ -1,0 +1,264 @@
+//! Shows events of plugins to the rules.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::field::{Argument, Field, PLUGIN_INFO};
+use event::{
+    Comm, Container, DescriptorKind, Evaluator, Event, EventKind, Group, Image, LiveProcess,
+    Lookup, NoSystemInfo, Outcome, Param, Pid, Process, Stage, StartTime, Stat, Status, SystemInfo,
+    Tid, User, Value,
+};
+use rules::{Engine, Scratch};
+
+use crate::catalogue::Catalogue;
+use crate::protocol::{FieldType, FieldValue, Record, Scalar, WantedArgument, WantedField};
+
+/// Rules of one source with what they ask of its plugins.
+pub struct SourceEvaluator {
+    engine: Arc<Engine>,
+    scratch: Scratch,
+    arena: Bump,
+    process: Arc<Process>,
+    kind: EventKind,
+    source: Arc<str>,
+    plugin: Arc<str>,
+    plugin_id: u32,
+    host_name: Arc<str>,
+    positions: HashMap<Field, usize>,
+    wanted: Vec<WantedField>,
+    types: Vec<(FieldType, bool)>,
+    with_info: bool,
+    number: u64,
+}
+
+impl std::fmt::Debug for SourceEvaluator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceEvaluator")
+            .field("source", &self.source)
+            .field("wanted", &self.wanted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SourceEvaluator {
+    /// Creates the evaluator of the events of `source`, which `engine` was compiled for. `None` if the catalogue has no such
+    /// source.
+    #[must_use]
+    pub fn new(
+        catalogue: &Catalogue,
+        source: &str,
+        engine: Arc<Engine>,
+        host_name: &str,
+    ) -> Option<Self> {
+        let plugins = catalogue.plugins_of(source);
+        let first = plugins.first()?;
+        let mut positions = HashMap::new();
+        let mut wanted = Vec::new();
+        let mut types = Vec::new();
+        for field in engine.plugin_fields() {
+            // The first plugin that has the field supplies it, as in the table that the rules were compiled with.
+            let (plugin, at) = plugins.iter().enumerate().find_map(|(plugin, loaded)| {
+                let known = &loaded.description.fields;
+                let at = known
+                    .iter()
+                    .position(|known| known.name == field.spec.name)?;
+                Some((plugin, at))
+            })?;
+            let known = &plugins[plugin].description.fields[at];
+            types.push((known.ty, known.is_list));
+            wanted.push(WantedField {
+                plugin: u32::try_from(plugin).ok()?,
+                field: u32::try_from(at).ok()?,
+                argument: argument(&field.argument),
+            });
+            positions.insert(field, wanted.len() - 1);
+        }
+        Some(Self {
+            scratch: engine.scratch(),
+            arena: Bump::new(),
+            process: nobody(),
+            kind: EventKind::from_name("pluginevent").ok()?,
+            source: source.into(),
+            plugin: first.description.name.as_str().into(),
+            plugin_id: first.description.id,
+            host_name: host_name.into(),
+            positions,
+            wanted,
+            types,
+            with_info: engine.asks_for(PLUGIN_INFO),
+            engine,
+            number: 0,
+        })
+    }
+
+    /// Returns the fields that each event has to carry.
+    #[must_use]
+    pub fn wanted(&self) -> &[WantedField] {
+        &self.wanted
+    }
+
+    /// Returns whether each event has to carry the plugin's description.
+    #[must_use]
+    pub fn with_info(&self) -> bool {
+        self.with_info
+    }
+
+    /// Returns types of the wanted fields, and whether they are lists.
+    #[must_use]
+    pub fn types(&self) -> &[(FieldType, bool)] {
+        &self.types
+    }
+
+    /// Continues to count events after those of another evaluator.
+    pub fn continue_after(&mut self, former: &Self) {
+        self.number = former.number;
+    }
+
+    /// Evaluates one event. Returns the number of rules that stayed undecided because the plugin could not say a value.
+    pub fn evaluate(&mut self, record: &Record) -> usize {
+        self.number += 1;
+        self.arena.reset();
+        let world = PluginWorld {
+            facts: Facts {
+                source: &self.source,
+                plugin: &self.plugin,
+                host_name: &self.host_name,
+                positions: &self.positions,
+            },
+            record,
+        };
+        let live = LiveProcess::default();
+        let params = [
+            Param::Uint(u64::from(self.plugin_id)),
+            // The bytes of the event stay with its plugin.
+            Param::Unreadable,
+        ];
+        let event = Event {
+            number: self.number,
+            time_ns: record.time_ns,
+            kind: self.kind,
+            stage: Stage::Exit,
+            cpu: None,
+            // What a plugin says is about no thread; 0 marks hypothetical calls.
+            tid: Tid(-1),
+            process: &self.process,
+            image: self.process.image(),
+            params: &params,
+            descriptor: None,
+            outcome: Outcome::None,
+            world: &world,
+            live: &live,
+            arena: &self.arena,
+        };
+        self.engine.evaluate(&mut self.scratch, &event).len()
+    }
+}
+
+fn argument(argument: &Argument) -> WantedArgument {
+    match argument {
+        Argument::Index(index) => WantedArgument::Index(u64::from(*index)),
+        Argument::Name(name) => WantedArgument::Key(name.to_string()),
+        Argument::None | Argument::Param(_) => WantedArgument::None,
+    }
+}
+
+/// Returns the process of events that no process causes.
+fn nobody() -> Arc<Process> {
+    let image = Arc::new(Image::default());
+    Arc::new(Process::new(
+        Pid(-1),
+        StartTime(0),
+        0,
+        None,
+        image,
+        Comm::new(b""),
+    ))
+}
+
+/// What is the same for all events of a source.
+struct Facts<'e> {
+    source: &'e str,
+    plugin: &'e str,
+    host_name: &'e str,
+    positions: &'e HashMap<Field, usize>,
+}
+
+/// Answers from what a plugin sent. Fields of processes do not compile for its source, so nothing asks for them.
+struct PluginWorld<'e> {
+    facts: Facts<'e>,
+    record: &'e Record,
+}
+
+impl SystemInfo for PluginWorld<'_> {
+    fn comm(&self, _: &Process) -> Lookup<Comm> {
+        Lookup::Missing
+    }
+    fn stat(&self, _: &Process) -> Lookup<Stat> {
+        Lookup::Missing
+    }
+    fn status(&self, _: &Process, _: Tid) -> Lookup<Status> {
+        Lookup::Missing
+    }
+    fn login_uid(&self, _: &Process) -> Lookup<u32> {
+        Lookup::Missing
+    }
+    fn directory<'a>(&self, _: Tid, _: Option<i32>, _: &'a Bump) -> Lookup<&'a [u8]> {
+        Lookup::Missing
+    }
+    fn container(&self, process: &Process) -> Arc<Container> {
+        NoSystemInfo.container(process)
+    }
+    fn user(&self, _: &Process, _: u32) -> Lookup<Arc<User>> {
+        Lookup::Missing
+    }
+    fn group(&self, _: &Process, _: u32) -> Lookup<Arc<Group>> {
+        Lookup::Missing
+    }
+    fn process(&self, _: Pid) -> Lookup<Arc<Process>> {
+        Lookup::Missing
+    }
+    fn addresses(&self, _: &str) -> Lookup<Arc<[IpAddr]>> {
+        Lookup::Unknown
+    }
+    fn descriptor_type(&self, _: Tid, _: i32) -> Lookup<DescriptorKind> {
+        Lookup::Missing
+    }
+    fn host_name(&self) -> &str {
+        self.facts.host_name
+    }
+    fn event_source(&self) -> &str {
+        self.facts.source
+    }
+    fn plugin_name(&self) -> Option<&str> {
+        Some(self.facts.plugin)
+    }
+    fn plugin_info(&self) -> Value<'_> {
+        Value::or_absent(self.record.info.as_deref().map(Value::text))
+    }
+    fn plugin_field<'a>(&'a self, field: &Field, arena: &'a Bump) -> Value<'a> {
+        // A field that was not asked for is not known, which decides nothing.
+        let Some(value) = self.facts.positions.get(field) else {
+            return Value::Unknown;
+        };
+        match self.record.values.get(*value) {
+            None | Some(FieldValue::Unknown) => Value::Unknown,
+            Some(FieldValue::Absent) => Value::Absent,
+            Some(FieldValue::One(scalar)) => value_of(scalar),
+            Some(FieldValue::Many(scalars)) => {
+                Value::List(arena.alloc_slice_fill_iter(scalars.iter().map(value_of)))
+            }
+        }
+    }
+}
+
+fn value_of(scalar: &Scalar) -> Value<'_> {
+    match scalar {
+        Scalar::Text(text) => Value::Text(text),
+        Scalar::Uint(number) => Value::Uint(*number),
+        Scalar::Bool(truth) => Value::Bool(*truth),
+        Scalar::Ip(address) => Value::Ip(*address),
+    }
+}

@@ -1,0 +1,20 @@
+//! Event sources of Falco plugins.
+//!
+//! A plugin is a shared object that is not ours. No process that evaluates rules loads one: the program
+//! `tollgate-plugin-host` does, one process an event source, and sends events with the values of the fields that rules ask
+//! for. [`protocol`] is what both sides say, [`Helper`] one such process, [`Source`] keeps one running,
+//! [`SourceEvaluator`] shows its events to the rules.
+
+mod catalogue;
+mod describe;
+mod evaluator;
+mod helper;
+pub mod protocol;
+mod source;
+
+pub use catalogue::{Catalogue, CatalogueError, LoadedPlugin, PluginConfig};
+pub use describe::plugin_info;
+pub use evaluator::SourceEvaluator;
+pub use helper::{Helper, HelperError, Limits};
+pub use protocol::PROGRAM;
+pub use source::{Counters, Incident, IncidentKind, Observer, Source, SourcePlan, Totals};

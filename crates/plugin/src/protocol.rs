@@ -1,0 +1,445 @@
+//! What a process that loads plugins and the process that evaluates rules say to each other.
+//!
+//! A message is a frame: its length as four bytes, the least significant first, then a [`Request`] or a [`Reply`] in
+//! postcard. The side that evaluates rules believes nothing: frames, lists and texts have limits, and [`Record::check`]
+//! compares values with what was asked for. No type contains itself, so that no message makes its reader recurse.
+
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// File name of the program that loads plugins.
+pub const PROGRAM: &str = "tollgate-plugin-host";
+
+/// Version of this protocol. The two programs are of one build; another version is refused.
+pub const VERSION: u32 = 1;
+
+/// Largest frame in bytes.
+pub const MAX_FRAME: usize = 16 << 20;
+/// Most fields of a plugin.
+pub const MAX_FIELDS: usize = 4096;
+/// Most values of a list.
+pub const MAX_LIST: usize = 65_536;
+/// Longest text of a description in bytes, the schema of a configuration excepted.
+const MAX_DESCRIPTION: usize = 64 << 10;
+/// Longest schema of a configuration in bytes.
+const MAX_SCHEMA: usize = 1 << 20;
+
+/// What the process that evaluates rules asks for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Request {
+    /// Load and initialize plugins, in this order. Comes first, once.
+    Load {
+        /// [`VERSION`] of who asks.
+        version: u32,
+        /// The plugins.
+        plugins: Vec<PluginSpec>,
+    },
+    /// Open the source of the first plugin, and send events until it ends. Comes second, once.
+    Open {
+        /// The fields whose values each event carries.
+        wanted: Vec<WantedField>,
+        /// Events carry the description of the plugin.
+        with_info: bool,
+    },
+}
+
+/// A plugin to load.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct PluginSpec {
+    /// Its name.
+    pub name: String,
+    /// Path of its shared object.
+    pub library: String,
+    /// `init_config` as the plugin takes it.
+    pub init_config: String,
+    /// `open_params`; empty for plugins that only take fields.
+    pub open_params: String,
+}
+
+/// A field that a rule asks for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct WantedField {
+    /// Position of the plugin in [`Request::Load`].
+    pub plugin: u32,
+    /// Position of the field in the plugin's list.
+    pub field: u32,
+    /// Its argument.
+    pub argument: WantedArgument,
+}
+
+/// The argument of a field.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum WantedArgument {
+    /// None.
+    None,
+    /// A number.
+    Index(u64),
+    /// A text.
+    Key(String),
+}
+
+/// What the process that loads plugins says.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Reply {
+    /// The plugins, as they describe themselves.
+    Loaded(Vec<Description>),
+    /// The source is open.
+    Opened,
+    /// Some events, in their order.
+    Batch(Vec<Record>),
+    /// The plugin works, and has no event.
+    Idle,
+    /// The source has no more events.
+    Ended,
+    /// Something failed; nothing follows.
+    Failed(String),
+}
+
+/// A plugin as it describes itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Description {
+    /// Name.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// Whom to ask.
+    pub contact: String,
+    /// Version of the plugin.
+    pub version: String,
+    /// Version of the plugin API that it needs.
+    pub required_api: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Number of the plugin in events; 0 without a source of its own.
+    pub id: u32,
+    /// Event source that it is; empty without one.
+    pub source: String,
+    /// Event sources whose events it takes fields from; empty for all.
+    pub extracts_from: Vec<String>,
+    /// Its fields.
+    pub fields: Vec<FieldDescription>,
+    /// JSON schema of `init_config`; empty without one.
+    pub schema: String,
+}
+
+/// What a plugin can do.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the capabilities of the plugin API are independent"
+)]
+pub struct Capabilities {
+    /// It is an event source.
+    pub sourcing: bool,
+    /// It takes fields from events.
+    pub extraction: bool,
+    /// It reads events to keep state.
+    pub parsing: bool,
+    /// It adds events to other sources.
+    pub async_events: bool,
+    /// It acts when a capture starts and stops.
+    pub listening: bool,
+}
+
+/// A field as its plugin describes it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct FieldDescription {
+    /// Full name.
+    pub name: String,
+    /// Type of its values.
+    pub ty: FieldType,
+    /// Whether it has several values.
+    pub is_list: bool,
+    /// Its argument.
+    pub argument: ArgumentDescription,
+    /// What it is.
+    pub description: String,
+}
+
+/// The argument of a field as its plugin describes it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ArgumentDescription {
+    /// The field needs one.
+    pub is_required: bool,
+    /// It may be a number.
+    pub is_index: bool,
+    /// It may be a text.
+    pub is_key: bool,
+}
+
+/// Type of a field of a plugin.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum FieldType {
+    /// Text.
+    Text,
+    /// Unsigned number of 64 bits.
+    Uint,
+    /// Boolean.
+    Bool,
+    /// Duration in nanoseconds.
+    RelTime,
+    /// Time in nanoseconds since the epoch.
+    AbsTime,
+    /// Address.
+    Ip,
+    /// Network.
+    Net,
+}
+
+/// One event.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Record {
+    /// Time in nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// The event as its plugin describes it; `None` if it was not asked for, or the plugin has no description.
+    pub info: Option<String>,
+    /// Values of the wanted fields, in their order.
+    pub values: Vec<FieldValue>,
+}
+
+/// Value of a field of one event.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum FieldValue {
+    /// The event has no such value.
+    Absent,
+    /// The plugin could not say.
+    Unknown,
+    /// One value.
+    One(Scalar),
+    /// Several values.
+    Many(Vec<Scalar>),
+}
+
+/// A single value.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum Scalar {
+    /// Text; need not be UTF-8.
+    Text(Vec<u8>),
+    /// Number, time or duration.
+    Uint(u64),
+    /// Boolean.
+    Bool(bool),
+    /// Address.
+    Ip(IpAddr),
+}
+
+/// A message that is not one.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The other side is gone, or the deadline has passed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A frame is longer than [`MAX_FRAME`].
+    #[error("a message of {0} bytes, above the limit of {MAX_FRAME}")]
+    TooLong(usize),
+    /// A frame holds no message.
+    #[error("a message that cannot be read: {0}")]
+    Malformed(#[from] postcard::Error),
+    /// A message has more than a limit allows, or what was not asked for.
+    #[error("a message with {0}")]
+    Invalid(String),
+}
+
+/// Writes one frame.
+///
+/// # Errors
+///
+/// Fails if the message is too long or the other side is gone.
+pub fn write(to: &mut impl Write, message: &impl Serialize) -> Result<(), ProtocolError> {
+    let mut frame = vec![0; 4];
+    frame.extend(postcard::to_allocvec(message)?);
+    let length = frame.len() - 4;
+    let header = u32::try_from(length).ok().filter(|_| length <= MAX_FRAME);
+    let header = header.ok_or(ProtocolError::TooLong(length))?;
+    frame[..4].copy_from_slice(&header.to_le_bytes());
+    to.write_all(&frame)?;
+    Ok(to.flush()?)
+}
+
+/// Reads one frame. Reserves no more memory than has arrived.
+///
+/// # Errors
+///
+/// Fails if the frame is too long or holds no message, or the other side is gone.
+pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, ProtocolError> {
+    let mut header = [0; 4];
+    from.read_exact(&mut header)?;
+    let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
+    if length > MAX_FRAME {
+        return Err(ProtocolError::TooLong(length));
+    }
+    let mut frame = Vec::new();
+    let limit = u64::try_from(length).unwrap_or(u64::MAX);
+    from.by_ref().take(limit).read_to_end(&mut frame)?;
+    if frame.len() < length {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(postcard::from_bytes(&frame)?)
+}
+
+impl Description {
+    /// Checks lengths, counts and names.
+    ///
+    /// # Errors
+    ///
+    /// Names what is wrong.
+    pub fn check(&self) -> Result<(), ProtocolError> {
+        let invalid = |what: String| Err(ProtocolError::Invalid(what));
+        let texts = [
+            &self.name,
+            &self.description,
+            &self.contact,
+            &self.version,
+            &self.required_api,
+            &self.source,
+        ];
+        let of_fields = self
+            .fields
+            .iter()
+            .flat_map(|field| [&field.name, &field.description]);
+        let mut all = texts
+            .into_iter()
+            .chain(of_fields)
+            .chain(&self.extracts_from);
+        if all.any(|text| text.len() > MAX_DESCRIPTION) || self.schema.len() > MAX_SCHEMA {
+            return invalid("a description that is too long".to_owned());
+        }
+        if self.fields.len() > MAX_FIELDS || self.extracts_from.len() > MAX_FIELDS {
+            return invalid(format!("more than {MAX_FIELDS} fields or sources"));
+        }
+        if !is_name(&self.name) || !(self.source.is_empty() || is_name(&self.source)) {
+            return invalid(format!(
+                "the name `{}` or source `{}`, which is none",
+                self.name.escape_default(),
+                self.source.escape_default()
+            ));
+        }
+        let is_bad = |field: &&FieldDescription| !is_name(&field.name) || !field.name.contains('.');
+        if let Some(field) = self.fields.iter().find(is_bad) {
+            let name = field.name.escape_default();
+            return invalid(format!(
+                "the field `{name}`, which is no name such as `a.b`"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns true for a name of a plugin, source or field.
+fn is_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !text.is_empty() && text.len() <= 256 && text.bytes().all(is_allowed)
+}
+
+impl Record {
+    /// Checks that the values are those of the wanted fields, whose types and whether they are lists `wanted` says.
+    ///
+    /// # Errors
+    ///
+    /// Names what is wrong.
+    pub fn check(&self, wanted: &[(FieldType, bool)]) -> Result<(), ProtocolError> {
+        if self.values.len() != wanted.len() {
+            let (found, wanted) = (self.values.len(), wanted.len());
+            let what = format!("{found} values in place of {wanted}");
+            return Err(ProtocolError::Invalid(what));
+        }
+        for (value, (ty, is_list)) in self.values.iter().zip(wanted) {
+            let fits = match value {
+                FieldValue::Absent | FieldValue::Unknown => true,
+                FieldValue::One(scalar) => !is_list && scalar.has_type(*ty),
+                FieldValue::Many(scalars) => {
+                    *is_list
+                        && scalars.len() <= MAX_LIST
+                        && scalars.iter().all(|scalar| scalar.has_type(*ty))
+                }
+            };
+            if !fits {
+                let what = "a value of another type than its field has".to_owned();
+                return Err(ProtocolError::Invalid(what));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Scalar {
+    fn has_type(&self, ty: FieldType) -> bool {
+        match self {
+            Self::Text(_) => ty == FieldType::Text,
+            Self::Uint(_) => {
+                matches!(
+                    ty,
+                    FieldType::Uint | FieldType::RelTime | FieldType::AbsTime
+                )
+            }
+            Self::Bool(_) => ty == FieldType::Bool,
+            Self::Ip(_) => matches!(ty, FieldType::Ip | FieldType::Net),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(values: Vec<FieldValue>) -> Record {
+        Record {
+            time_ns: 1,
+            info: None,
+            values,
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let value = FieldValue::Many(vec![Scalar::Text(b"x".to_vec())]);
+        let sent = Reply::Batch(vec![record(vec![FieldValue::Absent, value])]);
+        let mut frame = Vec::new();
+        write(&mut frame, &sent).expect("it is short");
+        assert_eq!(read::<Reply>(&mut &*frame).expect("it is whole"), sent);
+        let cut = &frame[..frame.len() - 1];
+        assert!(matches!(
+            read::<Reply>(&mut &*cut),
+            Err(ProtocolError::Io(_))
+        ));
+    }
+
+    #[test]
+    fn lengths_and_kinds_that_cannot_be_are_refused() {
+        let long = [0xff; 4];
+        let refused = read::<Reply>(&mut &long[..]);
+        assert!(matches!(refused, Err(ProtocolError::TooLong(_))));
+        // A batch that claims more records than memory could hold.
+        let claims = [6, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0x0f];
+        let refused = read::<Reply>(&mut &claims[..]);
+        assert!(
+            matches!(refused, Err(ProtocolError::Malformed(_))),
+            "{refused:?}"
+        );
+        let unknown = [1, 0, 0, 0, 99];
+        assert!(matches!(
+            read::<Reply>(&mut &unknown[..]),
+            Err(ProtocolError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn values_have_to_be_those_that_were_asked_for() {
+        let text = || FieldValue::One(Scalar::Text(Vec::new()));
+        let wanted = [(FieldType::Text, false), (FieldType::AbsTime, true)];
+        let good = [text(), FieldValue::Many(vec![Scalar::Uint(1)])];
+        record(good.to_vec()).check(&wanted).expect("they fit");
+        for bad in [
+            vec![text()],
+            vec![text(), text()],
+            vec![text(), FieldValue::One(Scalar::Uint(1))],
+            vec![FieldValue::Many(vec![]), FieldValue::Absent],
+            vec![FieldValue::One(Scalar::Bool(true)), FieldValue::Absent],
+        ] {
+            assert!(record(bad.clone()).check(&wanted).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Calls the functions of a plugin: the only unsafe code of this program.
+//!
+//! A plugin runs in this process with all its rights, so nothing here can protect the process from it; that is why the
+//! process has nothing else to do. What a plugin returns is checked as far as that is possible before it is used: null
+//! pointers, lengths against limits, and lengths against each other. A pointer that leads nowhere ends the process, which
+//! its parent counts.
+
+mod functions;
+
+use std::ffi::{CStr, CString, c_char};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::ptr;
+
+use falco_plugin_api::{
+    plugin_api, ss_instance_t, ss_plugin_byte_buffer, ss_plugin_event, ss_plugin_event_input,
+    ss_plugin_extract_field, ss_plugin_extract_field__bindgen_ty_1, ss_plugin_field_extract_input,
+    ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc, ss_plugin_rc_SS_PLUGIN_EOF as EOF,
+    ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS, ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
+    ss_plugin_schema_type_SS_PLUGIN_SCHEMA_JSON as JSON_SCHEMA, ss_plugin_t,
+    ss_plugin_table_reader_vtable,
+};
+use plugin::protocol::{FieldType, FieldValue, MAX_LIST, Scalar};
+
+use crate::event::{self, Buffer, HEADER};
+
+/// Longest text that is taken from a plugin, in bytes.
+pub(crate) const MAX_TEXT: usize = 1 << 20;
+/// Most events of a batch.
+const MAX_BATCH: usize = 65_536;
+
+/// A library whose functions are found.
+pub(crate) struct Library {
+    api: plugin_api,
+}
+
+/// An initialized plugin, and its open source.
+pub(crate) struct Plugin {
+    library: Library,
+    state: *mut ss_plugin_t,
+    instance: *mut ss_instance_t,
+    /// The plugin may keep the pointer.
+    _config: CString,
+    /// Name of the source in the events that are passed back.
+    source: CString,
+}
+
+/// What a call for events returns.
+pub(crate) enum Batch {
+    Events(Vec<Buffer>),
+    Nothing,
+    Ended,
+}
+
+/// A field as it is asked for.
+pub(crate) struct AskedField {
+    pub(crate) id: u32,
+    pub(crate) name: CString,
+    pub(crate) key: Option<CString>,
+    pub(crate) index: Option<u64>,
+    pub(crate) ty: FieldType,
+    pub(crate) is_list: bool,
+}
+
+/// Texts that a library says without being initialized.
+#[derive(Clone, Copy)]
+pub(crate) enum Text {
+    RequiredApi,
+    Name,
+    Description,
+    Contact,
+    Version,
+    Source,
+    ExtractSources,
+    Fields,
+}
+
+impl Library {
+    /// Loads a library. Its constructors run.
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+        let name = CString::new(bytes).map_err(|_nul| "its path has a NUL byte".to_owned())?;
+        // SAFETY: `name` is a C string. What constructors of the library do is the library's.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: returns null or a C string that stays valid until the next call of this thread.
+            let message = unsafe { libc::dlerror() };
+            return Err(text_at(message, MAX_TEXT).unwrap_or_else(|| "dlopen failed".to_owned()));
+        }
+        // Never closed: the process ends with its plugins.
+        Ok(Self {
+            api: functions::all(handle),
+        })
+    }
+
+    /// Returns a text; `None` if the plugin has no such function, or returns none.
+    pub(crate) fn text(&self, which: Text) -> Option<String> {
+        let (sourcing, extraction) = (&self.api.__bindgen_anon_1, &self.api.__bindgen_anon_2);
+        let function = match which {
+            Text::RequiredApi => self.api.get_required_api_version,
+            Text::Name => self.api.get_name,
+            Text::Description => self.api.get_description,
+            Text::Contact => self.api.get_contact,
+            Text::Version => self.api.get_version,
+            Text::Source => sourcing.get_event_source,
+            Text::ExtractSources => extraction.get_extract_event_sources,
+            Text::Fields => extraction.get_fields,
+        };
+        let function = function?;
+        // SAFETY: the API lets these functions be called at any time.
+        let text = unsafe { function() };
+        text_at(text, MAX_TEXT)
+    }
+
+    /// Returns the JSON schema of the configuration, if the plugin has one.
+    pub(crate) fn schema(&self) -> Option<String> {
+        let function = self.api.get_init_schema?;
+        let mut kind = 0;
+        // SAFETY: the API lets it be called at any time; `kind` can be written.
+        let text = unsafe { function(&raw mut kind) };
+        text_at(text, MAX_TEXT).filter(|_| kind == JSON_SCHEMA)
+    }
+
+    /// Returns the number of the plugin; 0 without one.
+    pub(crate) fn id(&self) -> u32 {
+        let function = self.api.__bindgen_anon_1.get_id;
+        // SAFETY: the API lets it be called at any time.
+        function.map_or(0, |function| unsafe { function() })
+    }
+
+    /// Returns what the plugin can do, by the functions that it has.
+    pub(crate) fn capabilities(&self) -> plugin::protocol::Capabilities {
+        let source = &self.api.__bindgen_anon_1;
+        let extract = &self.api.__bindgen_anon_2;
+        plugin::protocol::Capabilities {
+            sourcing: source.open.is_some()
+                && source.close.is_some()
+                && source.next_batch.is_some(),
+            extraction: extract.get_fields.is_some() && extract.extract_fields.is_some(),
+            parsing: self.api.__bindgen_anon_3.parse_event.is_some(),
+            async_events: self.api.__bindgen_anon_4.set_async_event_handler.is_some(),
+            listening: self.api.__bindgen_anon_5.capture_open.is_some(),
+        }
+    }
+
+    /// Initializes the plugin.
+    pub(crate) fn init(self, config: &str) -> Result<Plugin, String> {
+        let nul = |_nul| "a text of its configuration has a NUL byte".to_owned();
+        let config = CString::new(config).map_err(nul)?;
+        let source = CString::new(self.text(Text::Source).unwrap_or_default()).map_err(nul)?;
+        let missing = |what: &str| format!("it has no function `plugin_{what}`");
+        let init = self.api.init.ok_or_else(|| missing("init"))?;
+        let input = ss_plugin_init_input {
+            config: config.as_ptr(),
+            owner: ptr::null_mut(),
+            get_owner_last_error: Some(no_error),
+            // Only plugins that parse events use tables, and those are refused.
+            tables: ptr::null(),
+            log_fn: Some(log),
+        };
+        let mut rc: ss_plugin_rc = SUCCESS;
+        // SAFETY: `input` is filled as the API says, and lives during the call; `config` lives as long as the plugin.
+        let state = unsafe { init(&raw const input, &raw mut rc) };
+        let plugin = Plugin {
+            library: self,
+            state,
+            instance: ptr::null_mut(),
+            _config: config,
+            source,
+        };
+        match rc {
+            SUCCESS if !state.is_null() => Ok(plugin),
+            SUCCESS => Err("it returns no state, but success".to_owned()),
+            _ => Err(plugin.error("cannot be initialized", rc)),
+        }
+    }
+}
+
+impl Plugin {
+    /// Opens the source.
+    pub(crate) fn open(&mut self, params: &str) -> Result<(), String> {
+        let open = self.library.api.__bindgen_anon_1.open;
+        let open = open.ok_or("it has no function `plugin_open`")?;
+        let params =
+            CString::new(params).map_err(|_nul| "its open_params have a NUL byte".to_owned())?;
+        let mut rc: ss_plugin_rc = SUCCESS;
+        // SAFETY: `state` is initialized; `params` and `rc` live during the call.
+        self.instance = unsafe { open(self.state, params.as_ptr(), &raw mut rc) };
+        match rc {
+            SUCCESS if !self.instance.is_null() => Ok(()),
+            SUCCESS => Err("it opens nothing, but reports success".to_owned()),
+            _ => Err(self.error("cannot open its source", rc)),
+        }
+    }
+
+    /// Asks for events, and copies them.
+    pub(crate) fn next_batch(&mut self) -> Result<Batch, String> {
+        let next = self.library.api.__bindgen_anon_1.next_batch;
+        let next = next.ok_or("it has no function `plugin_next_batch`")?;
+        let mut count = 0;
+        let mut events = ptr::null_mut();
+        // SAFETY: state and instance are open; both results can be written.
+        let rc = unsafe { next(self.state, self.instance, &raw mut count, &raw mut events) };
+        match rc {
+            SUCCESS | TIMEOUT | EOF => {}
+            _ => return Err(self.error("cannot read events", rc)),
+        }
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > MAX_BATCH {
+            return Err(format!(
+                "it returns {count} events at once, more than {MAX_BATCH}"
+            ));
+        }
+        if count == 0 || rc != SUCCESS {
+            return Ok(if rc == EOF {
+                Batch::Ended
+            } else {
+                Batch::Nothing
+            });
+        }
+        if events.is_null() {
+            return Err(format!("it returns {count} events and no pointer to them"));
+        }
+        let id = self.library.id();
+        let mut batch = Vec::with_capacity(count);
+        for at in 0..count {
+            // SAFETY: the plugin says that its array has `count` pointers.
+            let event = unsafe { events.add(at).read() };
+            batch.push(copied(event, id)?);
+        }
+        Ok(Batch::Events(batch))
+    }
+
+    /// Returns the event in words, if the plugin has any.
+    pub(crate) fn to_text(&self, event: &Buffer, number: u64) -> Option<String> {
+        let function = self.library.api.__bindgen_anon_1.event_to_string?;
+        let input = self.input(event, number);
+        // SAFETY: `state` is initialized, and `input` lives during the call.
+        let text = unsafe { function(self.state, &raw const input) };
+        text_at(text, MAX_TEXT)
+    }
+
+    /// Returns the values of fields. `source` is the plugin that made the event.
+    pub(crate) fn extract(
+        &self,
+        source: &Self,
+        event: &Buffer,
+        number: u64,
+        asked: &[AskedField],
+    ) -> Result<Vec<FieldValue>, String> {
+        let extract = self.library.api.__bindgen_anon_2.extract_fields;
+        let extract = extract.ok_or("it has no function `plugin_extract_fields`")?;
+        let mut fields: Vec<_> = asked.iter().map(raw_field).collect();
+        let input = ss_plugin_field_extract_input {
+            owner: ptr::null_mut(),
+            get_owner_last_error: Some(no_error),
+            num_fields: u32::try_from(fields.len()).map_err(|error| error.to_string())?,
+            fields: fields.as_mut_ptr(),
+            table_reader: NO_TABLES,
+            table_reader_ext: ptr::null_mut(),
+            value_offsets: ptr::null_mut(),
+        };
+        let event = source.input(event, number);
+        // SAFETY: `state` is initialized; event, input and the fields that it points to live during the call.
+        let rc = unsafe { extract(self.state, &raw const event, &raw const input) };
+        if rc != SUCCESS {
+            return Ok(vec![FieldValue::Unknown; asked.len()]);
+        }
+        let values = fields.iter().zip(asked);
+        values.map(|(field, asked)| value(field, asked)).collect()
+    }
+
+    fn input(&self, event: &Buffer, number: u64) -> ss_plugin_event_input {
+        ss_plugin_event_input {
+            evt: event.as_ptr().cast(),
+            evtnum: number,
+            evtsrc: self.source.as_ptr(),
+        }
+    }
+
+    /// Returns what failed, with the plugin's last error.
+    fn error(&self, what: &str, rc: ss_plugin_rc) -> String {
+        let function = self.library.api.get_last_error;
+        let function = function.filter(|_| !self.state.is_null());
+        let text = function.and_then(|function| {
+            // SAFETY: `state` is not null; the API lets it be called after each failure.
+            text_at(unsafe { function(self.state) }, MAX_TEXT)
+        });
+        let cause = text.filter(|text| !text.is_empty());
+        format!(
+            "it {what} (code {rc}): {}",
+            cause.as_deref().unwrap_or("no reason is given")
+        )
+    }
+}
+
+/// Copies an event after checking its lengths.
+fn copied(event: *const ss_plugin_event, id: u32) -> Result<Buffer, String> {
+    if event.is_null() {
+        return Err("it returns an event that is a null pointer".to_owned());
+    }
+    let bytes: *const u8 = event.cast();
+    // SAFETY: an event begins with its header.
+    let header = unsafe { std::slice::from_raw_parts(bytes, HEADER) };
+    let length = event::length(header)?;
+    // SAFETY: the header says that the event has this many bytes, which is less than the limit.
+    let all = unsafe { std::slice::from_raw_parts(bytes, length) };
+    event::checked(all, id)
+}
+
+/// Returns the value that a plugin has written.
+fn value(field: &ss_plugin_extract_field, asked: &AskedField) -> Result<FieldValue, String> {
+    let name = || asked.name.to_string_lossy();
+    let count = usize::try_from(field.res_len).unwrap_or(usize::MAX);
+    // SAFETY: all members of the union are pointers.
+    let at = unsafe { field.res.u64_ };
+    if count == 0 {
+        return Ok(match asked.is_list && !at.is_null() {
+            true => FieldValue::Many(Vec::new()),
+            false => FieldValue::Absent,
+        });
+    }
+    if at.is_null() || count > MAX_LIST || (count > 1 && !asked.is_list) {
+        return Err(format!("it returns {count} values for field `{}`", name()));
+    }
+    let mut values = Vec::new();
+    for position in 0..count {
+        match scalar(field.res, position, asked.ty) {
+            Some(scalar) => values.push(scalar),
+            None if asked.is_list => {
+                return Err(format!("it returns no value in the list `{}`", name()));
+            }
+            // Too long, or no address.
+            None => return Ok(FieldValue::Unknown),
+        }
+    }
+    match asked.is_list {
+        true => Ok(FieldValue::Many(values)),
+        false => Ok(FieldValue::One(values.remove(0))),
+    }
+}
+
+/// Reads one of the values that a plugin has written.
+fn scalar(
+    values: ss_plugin_extract_field__bindgen_ty_1,
+    at: usize,
+    ty: FieldType,
+) -> Option<Scalar> {
+    match ty {
+        FieldType::Text => {
+            // SAFETY: all members of the union are pointers.
+            let texts = unsafe { values.str_ };
+            // SAFETY: the plugin says that there are more than `at` values of the type that was asked for.
+            let text = unsafe { texts.add(at).read() };
+            bytes_at(text, MAX_TEXT).map(Scalar::Text)
+        }
+        FieldType::Uint | FieldType::RelTime | FieldType::AbsTime => {
+            // SAFETY: as above.
+            let numbers = unsafe { values.u64_ };
+            // SAFETY: as above.
+            Some(Scalar::Uint(unsafe { numbers.add(at).read() }))
+        }
+        FieldType::Bool => {
+            // SAFETY: as above.
+            let truths = unsafe { values.boolean };
+            // SAFETY: as above.
+            Some(Scalar::Bool(unsafe { truths.add(at).read() } != 0))
+        }
+        FieldType::Ip | FieldType::Net => {
+            // SAFETY: as above.
+            let buffers = unsafe { values.buf };
+            // SAFETY: as above.
+            address(unsafe { buffers.add(at).read() })
+        }
+    }
+}
+
+fn address(buffer: ss_plugin_byte_buffer) -> Option<Scalar> {
+    let length = usize::try_from(buffer.len).ok()?;
+    if buffer.ptr.is_null() || ![4, 16].contains(&length) {
+        return None;
+    }
+    // SAFETY: the plugin says that the buffer has 4 or 16 bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer.ptr.cast::<u8>(), length) };
+    let four = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)));
+    let sixteen = || <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)));
+    four.or_else(|_length| sixteen()).ok().map(Scalar::Ip)
+}
+
+fn raw_field(asked: &AskedField) -> ss_plugin_extract_field {
+    ss_plugin_extract_field {
+        res: ss_plugin_extract_field__bindgen_ty_1 {
+            u64_: ptr::null_mut(),
+        },
+        res_len: 0,
+        field_id: asked.id,
+        field: asked.name.as_ptr(),
+        arg_key: asked.key.as_ref().map_or(ptr::null(), |key| key.as_ptr()),
+        arg_index: asked.index.unwrap_or(0),
+        arg_present: u32::from(asked.key.is_some() || asked.index.is_some()),
+        ftype: match asked.ty {
+            FieldType::Uint => 8,
+            FieldType::Text => 9,
+            FieldType::RelTime => 20,
+            FieldType::AbsTime => 21,
+            FieldType::Bool => 25,
+            FieldType::Ip => 40,
+            FieldType::Net => 41,
+        },
+        flist: u32::from(asked.is_list),
+    }
+}
+
+const NO_TABLES: ss_plugin_table_reader_vtable = ss_plugin_table_reader_vtable {
+    get_table_name: None,
+    get_table_size: None,
+    get_table_entry: None,
+    read_entry_field: None,
+};
+
+/// Copies a C string; `None` for null, or one that is longer than `limit`.
+fn bytes_at(text: *const c_char, limit: usize) -> Option<Vec<u8>> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: `text` is a C string, or at least `limit` bytes can be read.
+    let length = unsafe { libc::strnlen(text, limit + 1) };
+    if length > limit {
+        return None;
+    }
+    // SAFETY: a NUL byte follows within the limit.
+    Some(unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
+}
+
+fn text_at(text: *const c_char, limit: usize) -> Option<String> {
+    bytes_at(text, limit).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+unsafe extern "C-unwind" fn no_error(_owner: *mut ss_plugin_owner_t) -> *const c_char {
+    c"".as_ptr()
+}
+
+/// Longest message of a plugin in the log, in bytes.
+const MAX_LOG: usize = 4096;
+/// Least severe messages of plugins that are printed: 4 is a warning.
+const LOG_SEVERITY: u32 = 4;
+
+unsafe extern "C-unwind" fn log(
+    _owner: *mut ss_plugin_owner_t,
+    component: *const c_char,
+    message: *const c_char,
+    severity: u32,
+) {
+    if severity > LOG_SEVERITY {
+        return;
+    }
+    let component = text_at(component, MAX_LOG).unwrap_or_default();
+    let message = text_at(message, MAX_LOG).unwrap_or_default();
+    let line: String = format!("{component}: {message}")
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    eprintln!("tollgate-plugin-host: {line}");
+}

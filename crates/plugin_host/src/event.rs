@@ -1,0 +1,152 @@
+//! Layout of an event of a plugin: a header, the lengths of two parameters, the number of the plugin, and its bytes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Length of the header in bytes: time (8), thread (8), length (4), type (2), number of parameters (4).
+pub(crate) const HEADER: usize = 26;
+/// Offset of the plugin's number: after two lengths.
+const PLUGIN_ID: usize = HEADER + 2 * 4;
+/// Offset of the bytes of the plugin.
+const DATA: usize = PLUGIN_ID + 4;
+/// Type of the event in Falco's event table.
+const PLUGIN_EVENT: u16 = 322;
+/// Longest event in bytes.
+const MAX_EVENT: usize = 8 << 20;
+/// The time of an event whose plugin leaves it to who reads it.
+const NO_TIME: u64 = u64::MAX;
+
+/// A copy of an event, aligned as one from `malloc`.
+pub(crate) struct Buffer {
+    words: Vec<u64>,
+    time_ns: u64,
+}
+
+impl Buffer {
+    pub(crate) fn as_ptr(&self) -> *const u64 {
+        self.words.as_ptr()
+    }
+
+    /// Returns the time in nanoseconds since the epoch.
+    pub(crate) fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+}
+
+/// Returns the length of an event that begins with this header.
+pub(crate) fn length(header: &[u8]) -> Result<usize, String> {
+    let length = usize::try_from(u32_at(header, 16)).unwrap_or(usize::MAX);
+    if (DATA..=MAX_EVENT).contains(&length) {
+        return Ok(length);
+    }
+    Err(format!(
+        "it returns an event of {length} bytes; from {DATA} to {MAX_EVENT} are possible"
+    ))
+}
+
+/// Checks an event, and copies it. `id` is the number of the plugin.
+pub(crate) fn checked(event: &[u8], id: u32) -> Result<Buffer, String> {
+    let ty = u16::from_le_bytes([event[20], event[21]]);
+    let params = u32_at(event, 22);
+    if (ty, params) != (PLUGIN_EVENT, 2) {
+        return Err(format!(
+            "it returns an event of type {ty} with {params} parameters"
+        ));
+    }
+    let lengths = [HEADER, HEADER + 4].map(|at| u64::from(u32_at(event, at)));
+    let whole = u64::try_from(PLUGIN_ID).unwrap_or(u64::MAX) + lengths[0] + lengths[1];
+    if lengths[0] != 4 || Ok(whole) != u64::try_from(event.len()) {
+        return Err(format!(
+            "it returns an event of {} bytes whose parameters have {} and {}",
+            event.len(),
+            lengths[0],
+            lengths[1]
+        ));
+    }
+    let mut bytes = event.to_vec();
+    match u32_at(event, PLUGIN_ID) {
+        // The reader fills it in.
+        0 => bytes[PLUGIN_ID..DATA].copy_from_slice(&id.to_le_bytes()),
+        other if other == id => {}
+        other => {
+            return Err(format!(
+                "it returns an event of plugin {other}, but is {id}"
+            ));
+        }
+    }
+    let time_ns = match u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) {
+        NO_TIME => now(),
+        time => time,
+    };
+    bytes[..8].copy_from_slice(&time_ns.to_le_bytes());
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_ne_bytes(word)
+    });
+    Ok(Buffer {
+        words: words.collect(),
+        time_ns,
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// Returns the time in nanoseconds since the epoch.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.map_or(0, |since| since.as_nanos());
+    u64::try_from(since).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(length: u32, params: [u32; 2], id: u32, data: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(5_u64.to_le_bytes());
+        out.extend(u64::MAX.to_le_bytes());
+        out.extend(length.to_le_bytes());
+        out.extend(PLUGIN_EVENT.to_le_bytes());
+        out.extend(2_u32.to_le_bytes());
+        params
+            .iter()
+            .for_each(|length| out.extend(length.to_le_bytes()));
+        out.extend(id.to_le_bytes());
+        out.extend(data);
+        out
+    }
+
+    #[test]
+    fn an_event_is_copied_with_the_number_of_its_plugin() {
+        let good = event(41, [4, 3], 0, b"abc");
+        assert_eq!(length(&good), Ok(41));
+        let copy = checked(&good, 7).expect("it is whole");
+        assert_eq!(copy.time_ns(), 5);
+        let bytes: Vec<u8> = copy
+            .words
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        assert_eq!(bytes[PLUGIN_ID..41], [7, 0, 0, 0, b'a', b'b', b'c']);
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_refused() {
+        for wrong in [0, 37, u32::MAX] {
+            assert!(length(&event(wrong, [4, 3], 0, b"abc")).is_err(), "{wrong}");
+        }
+        for params in [[4, 4], [4, u32::MAX], [5, 2], [u32::MAX, 3]] {
+            assert!(
+                checked(&event(41, params, 0, b"abc"), 7).is_err(),
+                "{params:?}"
+            );
+        }
+        assert!(
+            checked(&event(41, [4, 3], 8, b"abc"), 7).is_err(),
+            "another plugin's"
+        );
+    }
+}

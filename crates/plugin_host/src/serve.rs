@@ -1,0 +1,229 @@
+//! Answers the requests of the program that asks.
+
+use std::ffi::CString;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use plugin::protocol::{
+    self, Description, FieldValue, PluginSpec, Record, Reply, Request, Scalar, VERSION,
+    WantedArgument, WantedField,
+};
+
+use crate::abi::{AskedField, Batch, Library, Plugin};
+use crate::confine;
+use crate::describe;
+use crate::event::Buffer;
+
+/// A batch is sent when its values have this many bytes.
+const FULL: usize = 256 << 10;
+/// Time after which a sign of life is sent.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+/// A call that returns nothing faster than this did not wait, so that this program has to.
+const DID_NOT_WAIT: Duration = Duration::from_millis(1);
+/// Time between two calls of a plugin that does not wait.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A loaded plugin.
+struct Loaded {
+    plugin: Plugin,
+    description: Description,
+}
+
+/// Answers until the other side is gone, or the source ends.
+pub(crate) fn serve(mut socket: UnixStream) -> Result<(), String> {
+    let answered = answer(&mut socket);
+    if let Err(message) = &answered {
+        // Fails if the other side is gone, to which nothing needs to be said.
+        let _ = protocol::write(&mut socket, &Reply::Failed(message.clone()));
+    }
+    // The other side prints the message.
+    Ok(())
+}
+
+fn answer(socket: &mut UnixStream) -> Result<(), String> {
+    let Request::Load { version, plugins } = request(socket)? else {
+        return Err("asked to open a source before plugins are loaded".to_owned());
+    };
+    if version != VERSION {
+        return Err(format!(
+            "`tollgate` speaks version {version} of the protocol and this program version {VERSION}: install both from \
+             one release"
+        ));
+    }
+    confine::confine(plugins.iter().any(confine::has_address))
+        .map_err(|error| format!("it cannot be confined, and is not loaded: {error}"))?;
+    let loaded = plugins.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let descriptions = loaded.iter().map(|loaded| loaded.description.clone());
+    reply(socket, &Reply::Loaded(descriptions.collect()))?;
+    let params = plugins.first().map(|plugin| plugin.open_params.as_str());
+    let Request::Open { wanted, with_info } = request(socket)? else {
+        return Err("asked to load plugins twice".to_owned());
+    };
+    let mut stream = EventStream::open(loaded, params.unwrap_or_default(), &wanted, with_info)?;
+    reply(socket, &Reply::Opened)?;
+    stream.run(socket)
+}
+
+fn request(socket: &mut UnixStream) -> Result<Request, String> {
+    protocol::read(socket).map_err(|error| format!("cannot read a request: {error}"))
+}
+
+fn reply(socket: &mut UnixStream, reply: &Reply) -> Result<(), String> {
+    protocol::write(socket, reply).map_err(|error| format!("cannot answer: {error}"))
+}
+
+fn load(spec: &PluginSpec) -> Result<Loaded, String> {
+    let library = Library::load(Path::new(&spec.library))?;
+    describe::check_api(&library)?;
+    let description = describe::describe(&library)?;
+    let plugin = library.init(&spec.init_config)?;
+    Ok(Loaded {
+        plugin,
+        description,
+    })
+}
+
+/// An open source.
+struct EventStream {
+    /// The source, then plugins that take fields from its events.
+    plugins: Vec<Loaded>,
+    /// For each plugin the fields that it is asked for, and their positions in a record.
+    asked: Vec<(Vec<AskedField>, Vec<usize>)>,
+    values: usize,
+    with_info: bool,
+    number: u64,
+}
+
+impl EventStream {
+    fn open(
+        mut plugins: Vec<Loaded>,
+        params: &str,
+        wanted: &[WantedField],
+        with_info: bool,
+    ) -> Result<Self, String> {
+        let mut asked: Vec<(Vec<AskedField>, Vec<usize>)> =
+            plugins.iter().map(|_| (Vec::new(), Vec::new())).collect();
+        for (position, field) in wanted.iter().enumerate() {
+            let plugin = usize::try_from(field.plugin).unwrap_or(usize::MAX);
+            let of_plugin = plugins.get(plugin).zip(asked.get_mut(plugin));
+            let (loaded, (fields, positions)) = of_plugin.ok_or("asked for an unknown plugin")?;
+            fields.push(asked_field(&loaded.description, field)?);
+            positions.push(position);
+        }
+        let source = plugins
+            .first_mut()
+            .ok_or("asked to open a source of no plugin")?;
+        source.plugin.open(params)?;
+        Ok(Self {
+            plugins,
+            asked,
+            values: wanted.len(),
+            with_info,
+            number: 0,
+        })
+    }
+
+    fn run(&mut self, socket: &mut UnixStream) -> Result<(), String> {
+        let mut said = Instant::now();
+        loop {
+            let called = Instant::now();
+            match self.plugins[0].plugin.next_batch()? {
+                Batch::Events(events) => {
+                    self.send(socket, &events)?;
+                    said = Instant::now();
+                }
+                Batch::Ended => return reply(socket, &Reply::Ended),
+                Batch::Nothing => {
+                    if said.elapsed() >= SIGN_OF_LIFE {
+                        reply(socket, &Reply::Idle)?;
+                        said = Instant::now();
+                    }
+                    if called.elapsed() < DID_NOT_WAIT {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, socket: &mut UnixStream, events: &[Buffer]) -> Result<(), String> {
+        let mut batch = Vec::new();
+        let mut size = 0;
+        for event in events {
+            let record = self.record(event)?;
+            size += record_size(&record);
+            batch.push(record);
+            if size >= FULL {
+                reply(socket, &Reply::Batch(std::mem::take(&mut batch)))?;
+                size = 0;
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        reply(socket, &Reply::Batch(batch))
+    }
+
+    fn record(&mut self, event: &Buffer) -> Result<Record, String> {
+        self.number += 1;
+        let source = &self.plugins[0].plugin;
+        let mut values = vec![FieldValue::Absent; self.values];
+        for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
+            if fields.is_empty() {
+                continue;
+            }
+            let found = loaded.plugin.extract(source, event, self.number, fields)?;
+            for (value, position) in found.into_iter().zip(positions) {
+                values[*position] = value;
+            }
+        }
+        let info = match self.with_info {
+            true => source.to_text(event, self.number),
+            false => None,
+        };
+        Ok(Record {
+            time_ns: event.time_ns(),
+            info,
+            values,
+        })
+    }
+}
+
+fn asked_field(description: &Description, wanted: &WantedField) -> Result<AskedField, String> {
+    let at = usize::try_from(wanted.field).unwrap_or(usize::MAX);
+    let field = description
+        .fields
+        .get(at)
+        .ok_or("asked for an unknown field")?;
+    let text = |text: &str| {
+        CString::new(text).map_err(|_nul| format!("an argument of `{}` has a NUL byte", field.name))
+    };
+    let (key, index) = match &wanted.argument {
+        WantedArgument::None => (None, None),
+        WantedArgument::Index(index) => (None, Some(*index)),
+        WantedArgument::Key(key) => (Some(text(key)?), None),
+    };
+    Ok(AskedField {
+        id: wanted.field,
+        name: text(&field.name)?,
+        key,
+        index,
+        ty: field.ty,
+        is_list: field.is_list,
+    })
+}
+
+/// Returns about how many bytes a record has.
+fn record_size(record: &Record) -> usize {
+    let scalar = |scalar: &Scalar| match scalar {
+        Scalar::Text(text) => text.len() + 8,
+        Scalar::Uint(_) | Scalar::Bool(_) | Scalar::Ip(_) => 20,
+    };
+    let values = record.values.iter().map(|value| match value {
+        FieldValue::Absent | FieldValue::Unknown => 1,
+        FieldValue::One(one) => scalar(one),
+        FieldValue::Many(many) => many.iter().map(scalar).sum(),
+    });
+    16 + record.info.as_ref().map_or(0, String::len) + values.sum::<usize>()
+}
