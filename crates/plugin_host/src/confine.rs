@@ -110,6 +110,8 @@ pub(crate) fn has_address(spec: &PluginSpec) -> bool {
 
 /// Returns true if a word ends with a colon and a number.
 fn has_port(text: &str) -> bool {
+    // The colon after a key of JSON is none of an address.
+    let text = text.replace("\":", " ");
     let is_end = |c: char| c.is_whitespace() || "\"',;/[]{}".contains(c);
     text.split(is_end).any(|word| {
         let port = word.rsplit_once(':').map(|(_, port)| port);
