@@ -164,6 +164,7 @@ impl Job {
             .limit(Duration::from_secs(300))
             .rules_file(&default)
             .rules_file(&default.with_file_name("counted.yaml"))
+            .rules_file(&default.with_file_name("risk.yaml"))
             .with_fixtures("day")
             .run()
     }

@@ -15,11 +15,14 @@ use rules::{Alert, AlertSink, Engine, EngineOptions, Level, Loader, Ruleset};
 
 use crate::{Selection, levels, trust};
 
-/// The built-in rules, used if no rule file is named: those that Falco would load as well, then those that count.
+/// The built-in rules, used if no rule file is named: those that Falco would load as well, then those that count, then
+/// weak signals and their sum.
 pub const BUILTIN: &str = concat!(
     include_str!("../../../rules/default.yaml"),
     "\n",
-    include_str!("../../../rules/counted.yaml")
+    include_str!("../../../rules/counted.yaml"),
+    "\n",
+    include_str!("../../../rules/risk.yaml")
 );
 
 /// The built-in rules of level hunting, which use macros and lists of [`BUILTIN`].

@@ -91,3 +91,61 @@ fn what_the_stock_rules_detect_has_a_rule_of_the_same_name() {
     assert_eq!(missing, Vec::<String>::new());
     assert!(names(&stock).len() >= 25);
 }
+
+#[test]
+fn weights_are_data_of_which_none_raises_an_alert_alone() {
+    let texts = [
+        TEXT,
+        include_str!("../../../rules/counted.yaml"),
+        include_str!("../../../rules/risk.yaml"),
+    ];
+    let (ruleset, problems) = load("risk.yaml", &texts.join("\n"));
+    assert_eq!(problems, Vec::<String>::new());
+    let (engine, problems) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(Nowhere));
+    assert!(problems.is_empty(), "{problems:?}");
+    let (with, warnings) = engine.plan();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let sums: Vec<_> = ruleset
+        .rules
+        .iter()
+        .filter(|rule| rule.sums_risk())
+        .collect();
+    let [sum] = sums[..] else {
+        panic!("one rule sums weights: {sums:?}");
+    };
+    let limit = sum.count.as_ref().expect("it sums").over;
+    let weights: Vec<_> = ruleset
+        .rules
+        .iter()
+        .filter_map(|rule| Some((rule, rule.risk?)))
+        .collect();
+    assert!(
+        weights.iter().all(|(_, risk)| risk.weight <= limit),
+        "no signal is an alert by itself"
+    );
+    // Packing and sending files is a backup, and alerts only with a third signal.
+    let silent = weights.iter().filter(|(_, risk)| risk.is_silent);
+    let mut silent: Vec<_> = silent.map(|(_, risk)| risk.weight).collect();
+    silent.sort_unstable();
+    assert_eq!(silent, [10, 10, 15, 20, 20, 30]);
+    assert!(silent.iter().rev().take(2).sum::<u32>() <= limit);
+    for (rule, risk) in &weights {
+        let is_stable = rule.level() == rules::Level::Stable;
+        assert!(
+            is_stable && (risk.is_silent || rule.priority <= rules::Priority::Notice),
+            "{}",
+            rule.name
+        );
+        assert!(
+            !risk.is_silent || README.contains(&format!("| {} | {} |", rule.name, risk.weight)),
+            "{}",
+            rule.name
+        );
+    }
+    assert!(README.contains(&format!("| {} |", sum.name)));
+    // The signals ask for no call that the other rules do not ask for.
+    let (before, _) = load("default.yaml", &texts[..2].join("\n"));
+    let (before, _) = Engine::new(&before, &EngineOptions::default(), Box::new(Nowhere));
+    let calls = |plan: event::Plan| plan.calls.into_keys().collect::<Vec<_>>();
+    assert_eq!(calls(before.plan().0), calls(with));
+}
