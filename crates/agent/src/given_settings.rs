@@ -11,11 +11,12 @@ use crate::given::GivenFolders;
 
 const BY_NAME: &str = "rules are given by name, not as files of the node";
 const NO_PROGRAM: &str = "a given text starts no program on the node";
+const NO_LIBRARY: &str = "a given text loads no libraries on the node";
 const NO_SERVER: &str = "a given text opens no socket on the node";
 const NO_CAPTURE: &str = "the engine is the agent's, and reads no files";
 
 /// Keys and groups that no given text may have, and why.
-pub(crate) const REFUSED: [(&str, &str); 14] = [
+pub(crate) const REFUSED: [(&str, &str); 19] = [
     ("rules_files", BY_NAME),
     ("rules_file", BY_NAME),
     ("config_files", "a given text includes no files of the node"),
@@ -23,6 +24,10 @@ pub(crate) const REFUSED: [(&str, &str); 14] = [
     // Actions of a response file run scripts, and end processes.
     ("responses_files", NO_PROGRAM),
     ("responses", NO_PROGRAM),
+    ("load_plugins", NO_LIBRARY),
+    ("plugins", NO_LIBRARY),
+    // It also names the program that loads them.
+    ("plugin_host", NO_LIBRARY),
     (
         "watch_config_files",
         "given texts are followed by themselves",
@@ -39,6 +44,15 @@ pub(crate) const REFUSED: [(&str, &str); 14] = [
     (
         "collector_output.bundle_key",
         "rules are given by name, not by a bundle of the collector",
+    ),
+    (
+        "collector_output.allow_loosening",
+        "policies come from the cluster, not from a bundle of the collector",
+    ),
+    // A capture has everything that the node's programs do, and the text may name the collector.
+    (
+        "collector_output.allow_captures",
+        "a given text lets nobody record the events of the node",
     ),
 ];
 
@@ -200,8 +214,6 @@ mod tests {
         "capture.enabled",
         "capture.max_file_size_mb",
         "capture.mode",
-        "collector_output.allow_captures",
-        "collector_output.allow_loosening",
         "collector_output.allow_rollback",
         "collector_output.bundle_min_version",
         "collector_output.enabled",

@@ -166,7 +166,7 @@ fn body(operation: &str) -> &'static str {
         "sendAlert" => r#"{"rule":"r","priority":"Debug"}"#,
         "enrol" => r#"{"host":"h"}"#,
         "heartbeat" => {
-            r#"{"kernel":"6.1","labels":{"tier":"db"},"bundle":{"digest":null,"refused":null}}"#
+            r#"{"kernel":"6.1","captures":true,"labels":{"tier":"db"},"bundle":{"digest":null,"refused":null}}"#
         }
         "sendBatch" => "-\n",
         "requestCapture" => r#"{"agent":1,"seconds":1}"#,

@@ -1631,7 +1631,7 @@ pub(crate) const PAGES: &[Page] = &[
                 Example("tollgate fleet status", "list the agents of a collector"),
                 Example(
                     "tollgate fleet capture 3 --seconds 10",
-                    "ask agent 3 for ten seconds of events",
+                    "record ten seconds of the events of number 3",
                 ),
             ],
         ),
@@ -1643,7 +1643,7 @@ pub(crate) const PAGES: &[Page] = &[
             &[
                 Example(
                     "tollgate fleet capture 3",
-                    "ask agent 3 for ten seconds of events",
+                    "record ten seconds of the events of number 3",
                 ),
                 Example(
                     "tollgate fleet capture 3 --seconds 60 --token-file operator",

@@ -27,7 +27,7 @@ pub(crate) enum Fleet {
     /// List the agents: where they run, whether they report, what of them is missing
     #[command(alias = "list")]
     Status(Status),
-    /// Ask an agent for some seconds of events
+    /// Ask one of the agents for some seconds of events
     Capture(RequestCapture),
     /// List what agents were asked for, and how far it is
     Captures(Captures),
@@ -166,7 +166,7 @@ pub(crate) struct Status {
 /// `tollgate fleet capture`.
 #[derive(Args, Debug)]
 pub(crate) struct RequestCapture {
-    /// Number of the agent, as `fleet status` lists it
+    /// Number, as `fleet status` lists it
     #[arg(value_name = "AGENT")]
     pub(crate) agent: u64,
     /// For how long

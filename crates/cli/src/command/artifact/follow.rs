@@ -123,7 +123,7 @@ fn interval(text: &str) -> Result<Duration, Failure> {
         'd' => 86400,
         _ => return Err(wrong()),
     };
-    let number = text.trim_end_matches(unit);
+    let number = text.strip_suffix(unit).ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_error| wrong())?;
     let interval = Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
     match interval < SHORTEST || interval > Duration::from_secs(366 * 86400) {
