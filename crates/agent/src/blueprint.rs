@@ -19,12 +19,12 @@ use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::bundle_policies::PolicyTaker;
-use crate::bundles::{BundleFolder, BundleRecord, ConfigWith};
+use crate::bundles::{BundleRecord, ConfigWith};
 use crate::filter_cache::Sources;
 use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
-use crate::plugins::{self, Plugins};
+use crate::plugins::Plugins;
 use crate::recording::{AskedCapture, Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
@@ -117,22 +117,11 @@ pub(super) fn blueprint(
 ) -> Result<AgentConfig, Failure> {
     let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
-    let sink = DeferredSink::default();
-    let asked = asked_capture(&config);
-    let (recorder, unstarted) = recordings(&detection, &config, is_resumed, asked.clone())?;
-    let verify = verify_options(&config, engine);
-    let options = engine_options(&config, recorder.clone());
-    let plugins = plugins_of(&config, engine, origin, told.as_ref())?;
-    let judging = Judging::new(options, &sink, &verify, engine, &plugins);
-    let taker = in_force.taker.clone();
-    let made = judging.load(origin, &config, &detection, in_force)?;
-    let taker = match is_resumed {
-        true => taker_after(taker, &made.in_force, &config)?,
-        false => taker,
-    };
+    let read = read(&detection, &config, engine, in_force, origin, told.as_ref())?;
+    let (made, taker) = (read.made, read.taker);
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     Ok(AgentConfig {
-        verify,
+        verify: read.verify,
         engine,
         program: made.program,
         entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
@@ -147,11 +136,11 @@ pub(super) fn blueprint(
         policy: None,
         guard: None,
         learner: detection.learner.clone(),
-        sink,
+        sink: read.sink,
         responses: made.responses,
-        recorder,
-        recordings: unstarted,
-        asked,
+        recorder: read.recorder,
+        recordings: read.recordings,
+        asked: read.asked,
         outputs: Some(prepared_outputs(&config, &detection, &servers)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
@@ -162,7 +151,7 @@ pub(super) fn blueprint(
         observer: detection.observer.clone(),
         told,
         rules: made.rules,
-        plugins: Some((plugins, made.sources)),
+        plugins: Some((read.plugins, made.sources)),
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
         tuning: tuning(&detection, &config),
         drops: config.drops.clone(),
@@ -178,39 +167,52 @@ pub(super) fn blueprint(
     })
 }
 
-/// Returns what records the captures that a collector asks for; `None` if that is not allowed.
-fn asked_capture(config: &Config) -> Option<Arc<AskedCapture>> {
-    let collector = &config.outputs.collector;
-    let is_allowed = collector.enabled && collector.allow_captures;
-    is_allowed.then(Arc::default)
-}
-
-/// Returns how the command of an agent that took over takes policies of bundles.
-fn taker_after(
+/// What the files of an agent give.
+struct Read {
+    sink: DeferredSink,
+    verify: VerifyOptions,
+    recorder: Option<Arc<dyn Recorder>>,
+    recordings: Vec<UnstartedRecording>,
+    asked: Option<Arc<AskedCapture>>,
+    plugins: Plugins,
+    made: Loaded,
     taker: PolicyTaker,
-    in_force: &PolicyInForce,
-    config: &Config,
-) -> Result<PolicyTaker, Failure> {
-    let folder = BundleFolder::of(&config.outputs.collector)?;
-    Ok(taker.taking_over(in_force.record.as_ref(), folder.as_ref()))
 }
 
-/// Asks the plugins of the configuration what they are, where an agent watches the host for itself; else none may be
-/// loaded.
-fn plugins_of(
+/// Reads rules, opens recordings and asks plugins what they are.
+fn read(
+    detection: &Detection,
     config: &Config,
     engine: EngineKind,
+    in_force: InForce,
     origin: Origin<'_>,
     told: Option<&RuntimeContainer>,
-) -> Result<Plugins, Failure> {
-    let watches_host = matches!(
-        engine,
-        EngineKind::Ebpf | EngineKind::Nodriver | EngineKind::Gvisor
-    );
-    if !watches_host || told.is_some() || !matches!(origin, Origin::Files) {
-        plugins::refuse(config, "an agent of a command or container")?;
-    }
-    Plugins::load(config)
+) -> Result<Read, Failure> {
+    let is_resumed = matches!(origin, Origin::Handover(_));
+    let sink = DeferredSink::default();
+    let asked = AskedCapture::of(config);
+    let (recorder, recordings) = recordings(detection, config, is_resumed, asked.clone())?;
+    let verify = verify_options(config, engine);
+    let options = engine_options(config, recorder.clone());
+    let is_watch = matches!(origin, Origin::Files) && told.is_none();
+    let plugins = Plugins::of_agent(config, engine, is_watch)?;
+    let taker = in_force.taker.clone();
+    let judging = Judging::new(options, &sink, &verify, engine, &plugins);
+    let made = judging.load(origin, config, detection, in_force)?;
+    let taker = match is_resumed {
+        true => taker.after_handover(made.in_force.record.as_ref(), config)?,
+        false => taker,
+    };
+    Ok(Read {
+        sink,
+        verify,
+        recorder,
+        recordings,
+        asked,
+        plugins,
+        made,
+        taker,
+    })
 }
 
 /// Opens the outputs, those of servers included.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bundle::{Content, File};
+use config::Config;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, Target};
@@ -88,6 +89,16 @@ impl PolicyTaker {
             | StartMode::Session { .. }
             | StartMode::Host { .. } => Self::Not("runtime"),
         }
+    }
+
+    /// Returns how the command of an agent that took over takes policies; `record` is the policy in force.
+    pub(crate) fn after_handover(
+        self,
+        record: Option<&PolicyRecord>,
+        config: &Config,
+    ) -> Result<Self, Failure> {
+        let folder = BundleFolder::of(&config.outputs.collector)?;
+        Ok(self.taking_over(record, folder.as_ref()))
     }
 
     /// Returns the same with the policy in force of an agent that took over, found by its digest.

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context;
 use config::rule_files::{Environment, Loaded};
 use config::{Config, PluginSettings};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use event::EngineKind;
 use outputs::{Dispatcher, Internal};
 use plugin::protocol::PluginSpec;
 use plugin::{
@@ -44,6 +46,22 @@ impl Plugins {
             limits,
             disabled: config.plugins.disabled_sources.clone(),
         })
+    }
+
+    /// As [`Plugins::load`] for an agent, of which only one that watches the host for itself may have plugins.
+    pub(crate) fn of_agent(
+        config: &Config,
+        engine: EngineKind,
+        is_watch: bool,
+    ) -> Result<Self, Failure> {
+        let sees_host = matches!(
+            engine,
+            EngineKind::Ebpf | EngineKind::Nodriver | EngineKind::Gvisor
+        );
+        if !sees_host || !is_watch {
+            refuse(config, "an agent of a command or container")?;
+        }
+        Self::load(config)
     }
 
     /// Returns the plugins.
@@ -113,7 +131,8 @@ impl Plugins {
             let (evaluator, plan) = evaluator.zip(plan).ok_or_else(|| {
                 anyhow::anyhow!("the rules of source {name} ask for what its plugins do not have")
             })?;
-            sources.push(Source::start(plan, evaluator, Arc::clone(&observer))?);
+            let source = Source::start(plan, evaluator, Arc::clone(&observer));
+            sources.push(source.context("cannot open a plugin's source")?);
         }
         Ok(Running {
             plugins: self,

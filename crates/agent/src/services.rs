@@ -69,6 +69,16 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// Returns how many rules are in force, by which plan, and takes those that were refused.
+    fn announced(&mut self) -> (usize, Plan, Vec<UncoveredRule>) {
+        let refused = std::mem::take(&mut self.refused);
+        (
+            self.evaluator.matches().count(),
+            self.installed.clone(),
+            refused,
+        )
+    }
+
     /// Returns the rules that the filter is compiled from.
     pub(super) fn first(
         loaded: &mut Loaded,
@@ -242,14 +252,12 @@ impl AgentConfig {
         let (dispatcher, account, responder) = self.start_outputs(&listening)?;
         let recordings = self.start_recordings(&dispatcher)?;
         let is_resumed = listening.is_resumed;
-        let rule_count = self.rules.evaluator.matches().count();
         let shared_state = Arc::clone(&listening.shared_state);
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
         let (engine, summary) = (self.engine, self.summary(is_resumed));
         let shows_status = self.shows_status(&listening.source);
-        let installed = self.rules.installed.clone();
-        let refused = std::mem::take(&mut self.rules.refused);
+        let (rule_count, installed, refused) = self.rules.announced();
         let reported = self.reported(rule_count, refused.len());
         let lasting = self.lasting();
         self.forget_container(&listening.source);
@@ -275,19 +283,14 @@ impl AgentConfig {
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let (plugins, engines) = self.plugins.take().expect("sources are opened once");
-        let plugins = plugins
-            .start(engines, &dispatcher)
-            .context("cannot open a plugin's source")?;
+        let plugins = plugins.start(engines, &dispatcher)?;
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
-        if let Some(asked) = self.asked.clone() {
-            dispatcher.take_captures(asked);
-        }
+        allow_captures(self.asked.take(), &dispatcher);
         let record = reported.start(&dispatcher, &counters);
+        let check = subscribers::check(engine, watcher.scope(), dispatcher.clone())?;
         let source = figures.source(&self.settings, &self.sink);
-        let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
-        let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(ServerSet::open(self.servers, source, check)?);
         let reloader = Arc::new(Reloader {
             config: self.config,
@@ -314,8 +317,8 @@ impl AgentConfig {
         follow_orders(&reloader, signals, &shared_state, watched, host)?;
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
-        let losses = Arc::clone(&counters);
-        let stats = start_stats(self.stats, self.stats_interval, counters, &dispatcher)?;
+        let counted = Arc::clone(&counters);
+        let stats = start_stats(self.stats, self.stats_interval, counted, &dispatcher)?;
         Ok(AgentRuntime {
             watcher: Some(watcher),
             kernel_reports: Some(kernel_reports),
@@ -327,7 +330,7 @@ impl AgentConfig {
             responder,
             dispatcher,
             summary,
-            counters: losses,
+            counters,
             stats,
             status: status.transpose()?,
             reception,
@@ -534,6 +537,13 @@ fn policy_reader(path: Option<&Path>, taker: &PolicyTaker) -> impl Fn() -> Optio
         PolicyTaker::Takes(_) => taker.policy_in_force(),
         // The file may have been edited or removed.
         PolicyTaker::Not(_) => policy_files::read(path?).policies.pop(),
+    }
+}
+
+/// Lets a collector ask for captures, if that is allowed.
+fn allow_captures(asked: Option<Arc<AskedCapture>>, dispatcher: &Dispatcher) {
+    if let Some(asked) = asked {
+        dispatcher.take_captures(asked);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use event::Pid;
+use event::{EngineKind, Pid};
 use outputs::{Dispatcher, Internal};
 use process_info::procfs::{Proc, ThreadStatus};
 use rules::{AlertValue, Priority};
@@ -39,10 +39,11 @@ struct Refusal {
 
 /// Returns the check for a server. Refusals are reported through `dispatcher`.
 pub(super) fn check(
-    has_filter: bool,
+    engine: EngineKind,
     scope: Option<Scope>,
     dispatcher: Dispatcher,
 ) -> anyhow::Result<PeerCheck> {
+    let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
     let proc = Proc::open()?;
     let own = proc.status(sys::syscall::getpid())?;
     let subscribers = Subscribers {

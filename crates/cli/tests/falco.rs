@@ -267,7 +267,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["--disable-source", "syscall"],
-        "cannot disable the only event source",
+        "cannot disable all event sources",
     ),
     (&["-o", "priority"], "-o priority"),
     (&["-o", "a..b=1"], "-o a..b=1"),

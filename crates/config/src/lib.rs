@@ -853,6 +853,21 @@ syscall_event_drops:
         }
     }
 
+    fn plugin_settings() -> PluginSettings {
+        PluginSettings {
+            load: Some(vec!["json".to_owned()]),
+            described: vec![PluginSetting {
+                name: "json".to_owned(),
+                library: "/usr/share/falco/plugins/libjson.so".into(),
+                init_config: r#"{"a":1}"#.to_owned(),
+                open_params: "x".to_owned(),
+            }],
+            disabled_sources: vec!["k8s_audit".to_owned()],
+            program: "/usr/lib/host".into(),
+            timeout_ms: 200,
+        }
+    }
+
     /// The configuration that [`ALL`] describes.
     fn all_taken() -> Config {
         Config {
@@ -908,18 +923,7 @@ syscall_event_drops:
             capture: capture(),
             runtime: runtime(),
             responses: responses(),
-            plugins: PluginSettings {
-                load: Some(vec!["json".to_owned()]),
-                described: vec![PluginSetting {
-                    name: "json".to_owned(),
-                    library: "/usr/share/falco/plugins/libjson.so".into(),
-                    init_config: r#"{"a":1}"#.to_owned(),
-                    open_params: "x".to_owned(),
-                }],
-                disabled_sources: vec!["k8s_audit".to_owned()],
-                program: "/usr/lib/host".into(),
-                timeout_ms: 200,
-            },
+            plugins: plugin_settings(),
         }
     }
 

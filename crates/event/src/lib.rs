@@ -45,5 +45,5 @@ pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,
     StartTime, Stat, Status, Tid,
 };
-pub use system_info::{Group, Lookup, NoSystemInfo, PathGap, SystemInfo, User};
+pub use system_info::{FieldName, Group, Lookup, NoSystemInfo, PathGap, SystemInfo, User};
 pub use value::{Value, ValueType};

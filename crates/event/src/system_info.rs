@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use bumpalo::Bump;
 
 use crate::engine::EngineKind;
-use crate::field::Field;
 use crate::{
     Comm, CommandLine, Container, Credentials, ExecutableFile, Image, Pid, Process, Stat, Status,
     Tid, Value,
@@ -171,9 +170,20 @@ pub trait SystemInfo {
         Value::Absent
     }
     /// Returns the value of a field that a plugin supplies; [`Value::Absent`] if no plugin made the event.
-    fn plugin_field<'a>(&'a self, _field: &Field, _arena: &'a Bump) -> Value<'a> {
+    fn plugin_field<'a>(&'a self, _field: FieldName<'_>, _arena: &'a Bump) -> Value<'a> {
         Value::Absent
     }
+}
+
+/// A field that a plugin supplies, as a rule names it: `ct.name`, `ka.req.pod.fs_group[0]`, `json.value[/a/b]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldName<'f> {
+    /// The name without the argument.
+    pub name: &'f str,
+    /// The argument, if it is a number.
+    pub index: Option<u32>,
+    /// The argument, if it is a text.
+    pub key: Option<&'f str>,
 }
 
 /// Reason why a path is incomplete.

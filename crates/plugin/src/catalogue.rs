@@ -7,7 +7,7 @@ use event::ValueType;
 use event::field::{ArgumentKind, PluginField, SourceFields};
 use rules::load::{SYSCALL_SOURCE, Version};
 
-use crate::helper::{Helper, HelperError, Limits};
+use crate::host_process::{Helper, HelperError, Limits};
 use crate::protocol::{ArgumentDescription, Description, FieldType, PluginSpec};
 use crate::source::SourcePlan;
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::field::{Argument, Field, PLUGIN_INFO};
 use event::{
-    Comm, Container, DescriptorKind, Evaluator, Event, EventKind, Group, Image, LiveProcess,
-    Lookup, NoSystemInfo, Outcome, Param, Pid, Process, Stage, StartTime, Stat, Status, SystemInfo,
-    Tid, User, Value,
+    Comm, Container, DescriptorKind, Evaluator, Event, EventKind, FieldName, Group, Image,
+    LiveProcess, Lookup, NoSystemInfo, Outcome, Param, Pid, Process, Stage, StartTime, Stat,
+    Status, SystemInfo, Tid, User, Value,
 };
 use rules::{Engine, Scratch};
 
@@ -27,7 +27,8 @@ pub struct SourceEvaluator {
     plugin: Arc<str>,
     plugin_id: u32,
     host_name: Arc<str>,
-    positions: HashMap<Field, usize>,
+    /// Places of values in what the plugin sends, by the name of the field.
+    positions: HashMap<&'static str, Vec<(Field, usize)>>,
     wanted: Vec<WantedField>,
     types: Vec<(FieldType, bool)>,
     with_info: bool,
@@ -55,7 +56,7 @@ impl SourceEvaluator {
     ) -> Option<Self> {
         let plugins = catalogue.plugins_of(source);
         let first = plugins.first()?;
-        let mut positions = HashMap::new();
+        let mut positions: HashMap<_, Vec<_>> = HashMap::new();
         let mut wanted = Vec::new();
         let mut types = Vec::new();
         for field in engine.plugin_fields() {
@@ -74,7 +75,8 @@ impl SourceEvaluator {
                 field: u32::try_from(at).ok()?,
                 argument: argument(&field.argument),
             });
-            positions.insert(field, wanted.len() - 1);
+            let same = positions.entry(field.spec.name).or_default();
+            same.push((field, wanted.len() - 1));
         }
         Some(Self {
             scratch: engine.scratch(),
@@ -183,7 +185,7 @@ struct Facts<'e> {
     source: &'e str,
     plugin: &'e str,
     host_name: &'e str,
-    positions: &'e HashMap<Field, usize>,
+    positions: &'e HashMap<&'static str, Vec<(Field, usize)>>,
 }
 
 /// Answers from what a plugin sent. Fields of processes do not compile for its source, so nothing asks for them.
@@ -238,9 +240,11 @@ impl SystemInfo for PluginWorld<'_> {
     fn plugin_info(&self) -> Value<'_> {
         Value::or_absent(self.record.info.as_deref().map(Value::text))
     }
-    fn plugin_field<'a>(&'a self, field: &Field, arena: &'a Bump) -> Value<'a> {
+    fn plugin_field<'a>(&'a self, field: FieldName<'_>, arena: &'a Bump) -> Value<'a> {
+        let same = self.facts.positions.get(field.name);
+        let found = same.and_then(|same| same.iter().find(|(known, _)| known.in_plugin() == field));
         // A field that was not asked for is not known, which decides nothing.
-        let Some(value) = self.facts.positions.get(field) else {
+        let Some((_, value)) = found else {
             return Value::Unknown;
         };
         match self.record.values.get(*value) {

@@ -8,13 +8,13 @@
 mod catalogue;
 mod describe;
 mod evaluator;
-mod helper;
+mod host_process;
 pub mod protocol;
 mod source;
 
 pub use catalogue::{Catalogue, CatalogueError, LoadedPlugin, PluginConfig};
 pub use describe::plugin_info;
 pub use evaluator::SourceEvaluator;
-pub use helper::{Helper, HelperError, Limits};
+pub use host_process::{Helper, HelperError, Limits};
 pub use protocol::PROGRAM;
 pub use source::{Counters, Incident, IncidentKind, Observer, Source, SourcePlan, Totals};

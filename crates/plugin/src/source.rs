@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::evaluator::SourceEvaluator;
-use crate::helper::{Helper, HelperError, Limits, Stopper};
+use crate::host_process::{Helper, HelperError, Limits, Stopper};
 use crate::protocol::{PluginSpec, ProtocolError, Record, Reply};
 
 /// Time before the first restart; doubles with each one that follows soon.

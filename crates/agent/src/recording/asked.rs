@@ -3,9 +3,10 @@
 //! Nothing is written to a disk, so a capture delays no workload and leaves no file behind. An agent that ends loses what it has not sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use config::Config;
 use event::Event;
 use outputs::{CaptureProgress, CaptureSource};
 use rules::{Recorder, RuleMatch};
@@ -39,6 +40,13 @@ struct Capture {
 }
 
 impl AskedCapture {
+    /// Returns what records the captures that the collector asks for; `None` if that is not allowed.
+    pub(crate) fn of(config: &Config) -> Option<Arc<Self>> {
+        let collector = &config.outputs.collector;
+        let is_allowed = collector.enabled && collector.allow_captures;
+        is_allowed.then(Arc::default)
+    }
+
     fn capture(&self) -> MutexGuard<'_, Option<Capture>> {
         // Every change leaves whole blocks behind.
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)

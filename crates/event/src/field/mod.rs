@@ -36,7 +36,7 @@ pub use fd::connection_name;
 pub use path::{is_plain, normalize};
 pub use source::{PLUGIN_INFO, PluginField, SourceFields};
 
-use crate::{Event, EventKind, ParamType, Stage, Value, ValueType};
+use crate::{Event, EventKind, FieldName, ParamType, Stage, Value, ValueType};
 
 /// A class of fields, named by the first part of their names.
 #[derive(Clone, Copy, Debug)]
@@ -365,13 +365,28 @@ impl Field {
         }
     }
 
+    /// Returns the field as its plugin is asked for it.
+    #[must_use]
+    pub fn in_plugin(&self) -> FieldName<'_> {
+        let (index, key) = match &self.argument {
+            Argument::None | Argument::Param(_) => (None, None),
+            Argument::Index(index) => (Some(*index), None),
+            Argument::Name(name) => (None, Some(&**name)),
+        };
+        FieldName {
+            name: self.spec.name,
+            index,
+            key,
+        }
+    }
+
     /// Returns the value for an event, or [`Value::Unknown`] if its stage is too low.
     pub fn extract<'a>(&self, event: &Event<'a>) -> Value<'a> {
         if event.stage < self.dependency(event.kind) {
             return Value::Unknown;
         }
         if self.spec.source == Source::Plugin {
-            return event.world.plugin_field(self, event.arena);
+            return event.world.plugin_field(self.in_plugin(), event.arena);
         }
         (self.spec.extract)(event, &self.argument)
     }

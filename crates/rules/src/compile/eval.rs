@@ -289,7 +289,10 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
     fn field(&self, field: &Field) -> Value<'a> {
         match field.spec.source {
             // The function of a row cannot tell fields of plugins apart.
-            Source::Plugin => self.event.world.plugin_field(field, self.event.arena),
+            Source::Plugin => self
+                .event
+                .world
+                .plugin_field(field.in_plugin(), self.event.arena),
             _ => (field.spec.extract)(self.event, &field.argument),
         }
     }

@@ -87,17 +87,8 @@ fn falco(mut args: Falco) -> Outcome {
     }
     let options = agent::engine_options(&config, None);
     if !args.validate.is_empty() {
-        let described = match (&args.describe, args.describe_all) {
-            (Some(rule), _) => Describe::One(rule),
-            (None, true) => Describe::All,
-            (None, false) => Describe::Nothing,
-        };
-        return validate::run(
-            &args.validate,
-            &options,
-            &plugins,
-            (config.json_output, &described),
-        );
+        let how = (config.json_output, &to_describe(&args));
+        return validate::run(&args.validate, &options, &plugins, how);
     }
     let loaded = rules_of(&args, &config, &options, &plugins)?;
     if args.describe_all || args.describe.is_some() {
@@ -112,6 +103,14 @@ fn falco(mut args: Falco) -> Outcome {
         return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
     }
     watch_or_replay(args, assignments, &config, &options, (loaded, &plugins))
+}
+
+fn to_describe(args: &Falco) -> Describe<'_> {
+    match (&args.describe, args.describe_all) {
+        (Some(rule), _) => Describe::One(rule),
+        (None, true) => Describe::All,
+        (None, false) => Describe::Nothing,
+    }
 }
 
 /// Executes options that need no rules, if any are given.
