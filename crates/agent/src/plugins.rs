@@ -246,9 +246,11 @@ impl Observer for Announcements {
 }
 
 fn limits(settings: &PluginSettings) -> Result<Limits, Failure> {
-    let program = match settings.program.as_os_str().is_empty() {
-        false => settings.program.clone(),
-        true => beside_this_program()?,
+    let is_named = !settings.program.as_os_str().is_empty();
+    // Without a plugin the program is never started, and where it is cannot be told without /proc.
+    let program = match is_named || settings.loaded().next().is_none() {
+        true => settings.program.clone(),
+        false => beside_this_program()?,
     };
     Ok(Limits {
         program,

@@ -238,7 +238,11 @@ impl SystemInfo for PluginWorld<'_> {
         Some(self.facts.plugin)
     }
     fn plugin_info(&self) -> Value<'_> {
-        Value::or_absent(self.record.info.as_deref().map(Value::text))
+        match &self.record.info {
+            FieldValue::Absent => Value::Absent,
+            FieldValue::One(text) => value_of(text),
+            FieldValue::Unknown | FieldValue::Many(_) => Value::Unknown,
+        }
     }
     fn plugin_field<'a>(&'a self, field: FieldName<'_>, arena: &'a Bump) -> Value<'a> {
         let same = self.facts.positions.get(field.name);

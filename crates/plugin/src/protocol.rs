@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const PROGRAM: &str = "tollgate-plugin-host";
 
 /// Version of this protocol. The two programs are of one build; another version is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Largest frame in bytes.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -194,8 +194,8 @@ pub enum FieldType {
 pub struct Record {
     /// Time in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// The event as its plugin describes it; `None` if it was not asked for, or the plugin has no description.
-    pub info: Option<String>,
+    /// The event as its plugin describes it: absent if it was not asked for, or the plugin describes none.
+    pub info: FieldValue,
     /// Values of the wanted fields, in their order.
     pub values: Vec<FieldValue>,
 }
@@ -346,7 +346,8 @@ impl Record {
             let what = format!("{found} values in place of {wanted}");
             return Err(ProtocolError::Invalid(what));
         }
-        for (value, (ty, is_list)) in self.values.iter().zip(wanted) {
+        let info = [(&self.info, &(FieldType::Text, false))];
+        for (value, (ty, is_list)) in self.values.iter().zip(wanted).chain(info) {
             let fits = match value {
                 FieldValue::Absent | FieldValue::Unknown => true,
                 FieldValue::One(scalar) => !is_list && scalar.has_type(*ty),
@@ -388,7 +389,7 @@ mod tests {
     fn record(values: Vec<FieldValue>) -> Record {
         Record {
             time_ns: 1,
-            info: None,
+            info: FieldValue::Absent,
             values,
         }
     }

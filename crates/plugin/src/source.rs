@@ -259,15 +259,7 @@ impl Shared {
             if self.stop.load(Ordering::Acquire) {
                 return Ok(FollowEnd::Stopped);
             }
-            if let Some(next) = self.successor() {
-                let has_other_fields = next.wanted() != evaluator.wanted()
-                    || next.with_info() != evaluator.with_info();
-                let former = std::mem::replace(evaluator, next);
-                evaluator.continue_after(&former);
-                if has_other_fields {
-                    return Ok(FollowEnd::Replaced);
-                }
-            }
+            // What was read is judged by the rules that it was asked for; it does not come again.
             match reply {
                 Reply::Batch(records) => self.show(evaluator, &records)?,
                 Reply::Idle => {}
@@ -275,6 +267,15 @@ impl Shared {
                 Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
                     let what = "an answer to nothing".to_owned();
                     return Err(HelperError::Garbage(ProtocolError::Invalid(what)));
+                }
+            }
+            if let Some(next) = self.successor() {
+                let has_other_fields = next.wanted() != evaluator.wanted()
+                    || next.with_info() != evaluator.with_info();
+                let former = std::mem::replace(evaluator, next);
+                evaluator.continue_after(&former);
+                if has_other_fields {
+                    return Ok(FollowEnd::Replaced);
                 }
             }
         }

@@ -17,6 +17,8 @@ use crate::event::Buffer;
 
 /// A batch is sent when its values have this many bytes.
 const FULL: usize = 256 << 10;
+/// Largest event in bytes; the values of a larger one are unknown. A frame takes it with the events before it.
+const MAX_RECORD: usize = 8 << 20;
 /// Time after which a sign of life is sent.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 /// A call that returns nothing faster than this did not wait, so that this program has to.
@@ -129,9 +131,12 @@ impl EventStream {
         loop {
             let called = Instant::now();
             match self.plugins[0].plugin.next_batch()? {
-                Batch::Events(events) => {
+                Batch::Events { events, is_last } => {
                     self.send(socket, &events)?;
                     said = Instant::now();
+                    if is_last {
+                        return reply(socket, &Reply::Ended);
+                    }
                 }
                 Batch::Ended => return reply(socket, &Reply::Ended),
                 Batch::Nothing => {
@@ -151,7 +156,14 @@ impl EventStream {
         let mut batch = Vec::new();
         let mut size = 0;
         for event in events {
-            let record = self.record(event)?;
+            let record = match self.record(event) {
+                Ok(record) => record,
+                Err(why) => {
+                    // The events before it are sound.
+                    reply(socket, &Reply::Batch(batch))?;
+                    return Err(why);
+                }
+            };
             size += record_size(&record);
             batch.push(record);
             if size >= FULL {
@@ -180,13 +192,19 @@ impl EventStream {
         }
         let info = match self.with_info {
             true => source.to_text(event, self.number),
-            false => None,
+            false => FieldValue::Absent,
         };
-        Ok(Record {
+        let mut record = Record {
             time_ns: event.time_ns(),
             info,
             values,
-        })
+        };
+        // A frame takes no more, and the values of one event must not end its source.
+        if record_size(&record) > MAX_RECORD {
+            record.info = FieldValue::Unknown;
+            record.values.fill(FieldValue::Unknown);
+        }
+        Ok(record)
     }
 }
 
@@ -220,10 +238,11 @@ fn record_size(record: &Record) -> usize {
         Scalar::Text(text) => text.len() + 8,
         Scalar::Uint(_) | Scalar::Bool(_) | Scalar::Ip(_) => 20,
     };
-    let values = record.values.iter().map(|value| match value {
+    let all = record.values.iter().chain([&record.info]);
+    let values = all.map(|value| match value {
         FieldValue::Absent | FieldValue::Unknown => 1,
         FieldValue::One(one) => scalar(one),
         FieldValue::Many(many) => many.iter().map(scalar).sum(),
     });
-    16 + record.info.as_ref().map_or(0, String::len) + values.sum::<usize>()
+    16 + values.sum::<usize>()
 }

@@ -47,7 +47,11 @@ pub(crate) struct Plugin {
 
 /// What a call for events returns.
 pub(crate) enum Batch {
-    Events(Vec<Buffer>),
+    Events {
+        events: Vec<Buffer>,
+        /// There are no events after these.
+        is_last: bool,
+    },
     Nothing,
     Ended,
 }
@@ -211,7 +215,8 @@ impl Plugin {
                 "it returns {count} events at once, more than {MAX_BATCH}"
             ));
         }
-        if count == 0 || rc != SUCCESS {
+        // A plugin that waits for a time, or has reached its end, says so together with the events that it has.
+        if count == 0 {
             return Ok(if rc == EOF {
                 Batch::Ended
             } else {
@@ -228,16 +233,23 @@ impl Plugin {
             let event = unsafe { events.add(at).read() };
             batch.push(copied(event, id)?);
         }
-        Ok(Batch::Events(batch))
+        Ok(Batch::Events {
+            events: batch,
+            is_last: rc == EOF,
+        })
     }
 
-    /// Returns the event in words, if the plugin has any.
-    pub(crate) fn to_text(&self, event: &Buffer, number: u64) -> Option<String> {
-        let function = self.library.api.__bindgen_anon_1.event_to_string?;
+    /// Returns the event in words: absent if the plugin has no function for it, unknown if it gives none or too long ones.
+    pub(crate) fn to_text(&self, event: &Buffer, number: u64) -> FieldValue {
+        let Some(function) = self.library.api.__bindgen_anon_1.event_to_string else {
+            return FieldValue::Absent;
+        };
         let input = self.input(event, number);
         // SAFETY: `state` is initialized, and `input` lives during the call.
         let text = unsafe { function(self.state, &raw const input) };
-        text_at(text, MAX_TEXT)
+        text_at(text, MAX_TEXT).map_or(FieldValue::Unknown, |text| {
+            FieldValue::One(Scalar::Text(text.into_bytes()))
+        })
     }
 
     /// Returns the values of fields. `source` is the plugin that made the event.
@@ -320,16 +332,17 @@ fn value(field: &ss_plugin_extract_field, asked: &AskedField) -> Result<FieldVal
             false => FieldValue::Absent,
         });
     }
-    if at.is_null() || count > MAX_LIST || (count > 1 && !asked.is_list) {
+    if at.is_null() || (count > 1 && !asked.is_list) {
         return Err(format!("it returns {count} values for field `{}`", name()));
+    }
+    // What an event holds must not end its source: whoever writes the event chooses it.
+    if count > MAX_LIST {
+        return Ok(FieldValue::Unknown);
     }
     let mut values = Vec::new();
     for position in 0..count {
         match scalar(field.res, position, asked.ty) {
             Some(scalar) => values.push(scalar),
-            None if asked.is_list => {
-                return Err(format!("it returns no value in the list `{}`", name()));
-            }
             // Too long, or no address.
             None => return Ok(FieldValue::Unknown),
         }
