@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 11] = [
+const OF_TESTS: [(&str, &[&str]); 10] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],
@@ -41,11 +41,6 @@ const OF_TESTS: [(&str, &[&str]); 11] = [
     (
         "2026-11-27-parallel-cycles",
         &["README.md", "cycles.py", "samples.json"],
-    ),
-    // `make debian-kernels`.
-    (
-        "2026-11-28-kernels",
-        &["README.md", "tables.md", "bullseye-doctor.json"],
     ),
 ];
 
