@@ -197,7 +197,14 @@ fn read(
     let is_watch = matches!(origin, Origin::Files) && told.is_none();
     let plugins = Plugins::of_agent(config, engine, is_watch)?;
     let taker = in_force.taker.clone();
-    let judging = Judging::new(options, &sink, &verify, engine, &plugins);
+    let judging = Judging {
+        options,
+        records_files: !recordings.is_empty(),
+        sink: &sink,
+        verify: &verify,
+        engine,
+        plugins: &plugins,
+    };
     let made = judging.load(origin, config, detection, in_force)?;
     let taker = match is_resumed {
         true => taker.after_handover(made.in_force.record.as_ref(), config)?,
@@ -337,6 +344,8 @@ fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFil
 /// Options for compiling rules.
 struct Judging<'a> {
     options: EngineOptions,
+    /// Events go to files; what a collector may ask for does not count.
+    records_files: bool,
     sink: &'a DeferredSink,
     verify: &'a VerifyOptions,
     engine: EngineKind,
@@ -359,23 +368,7 @@ struct Loaded {
     digest: String,
 }
 
-impl<'a> Judging<'a> {
-    fn new(
-        options: EngineOptions,
-        sink: &'a DeferredSink,
-        verify: &'a VerifyOptions,
-        engine: EngineKind,
-        plugins: &'a Plugins,
-    ) -> Self {
-        Self {
-            options,
-            sink,
-            verify,
-            engine,
-            plugins,
-        }
-    }
-
+impl Judging<'_> {
     /// Returns the rules and their filter, from the cache if possible.
     fn load(
         &self,
@@ -399,7 +392,7 @@ impl<'a> Judging<'a> {
         let (rules, sources, left) = self.rules(origin, files, config, detection)?;
         // Not repeated for each container, nor by successors. Recordings take forensic matches, too.
         let is_later = matches!(origin, Origin::Kept(..) | Origin::Handover(_));
-        if !detection.quiet && !is_later && self.options.recorder.is_none() {
+        if !detection.quiet && !is_later && !self.records_files {
             let warning = unsent_forensic(config, &rules.evaluator);
             warning.iter().for_each(|warning| journal::warn(warning));
         }
@@ -474,7 +467,7 @@ impl<'a> Judging<'a> {
         for warning in warnings {
             journal::warn(warning);
         }
-        let wants_rules = !detection.without_rules && self.options.recorder.is_none();
+        let wants_rules = !detection.without_rules && !self.records_files;
         let has_sources = !self.plugins.environment().sources.is_empty();
         let has_none = rules.evaluator.matches().next().is_none() && !has_sources;
         if !is_resumed && wants_rules && has_none {

@@ -49,7 +49,8 @@ pub(crate) struct Taking {
 enum InForce {
     Nothing,
     Known(Arc<Loaded>),
-    /// There is one, and its text is not here any more: the agent took over, and the files have changed since.
+    /// There is one, and its text is not here any more: the agent took over, and the files have changed since, or the one before
+    /// kept no record of it.
     Unknown,
 }
 
@@ -107,8 +108,19 @@ impl PolicyTaker {
         record: Option<&PolicyRecord>,
         folder: Option<&BundleFolder>,
     ) -> Self {
-        let (Self::Takes(taking), Some(record)) = (&self, record) else {
+        let Self::Takes(taking) = &self else {
             return self;
+        };
+        let Some(record) = record else {
+            // Without a policy of its own the command has none in force; else the record is what is missing.
+            let in_force = match &taking.own {
+                None => InForce::Nothing,
+                Some(_) => InForce::Unknown,
+            };
+            return Self::Takes(Arc::new(Taking {
+                in_force,
+                ..Taking::clone(taking)
+            }));
         };
         let own = taking.own.iter().cloned();
         // What cannot be read is not the policy in force.

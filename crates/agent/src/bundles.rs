@@ -171,21 +171,46 @@ impl BundleFolder {
 
     /// Verifies the signature, and that the version is one that the agent may take.
     fn accept(&self, text: String) -> Result<Accepted, String> {
+        let verified = self.verify(text)?;
+        let version = verified.content.version;
+        if version < self.least {
+            return Err(format!(
+                "version {version} is older than {}, the first that this agent takes (--bundle-min-version)",
+                self.least
+            ));
+        }
+        Ok(verified)
+    }
+
+    fn verify(&self, text: String) -> Result<Accepted, String> {
         let signed = Signed::parse(&text).map_err(|error| error.to_string())?;
         let content = signed
             .verify(&self.key)
             .map_err(|error| error.to_string())?;
-        if content.version < self.least {
-            return Err(format!(
-                "version {} is older than {}, the first that this agent takes (--bundle-min-version)",
-                content.version, self.least
-            ));
-        }
         Ok(Accepted {
             content,
             digest: signed.digest(),
             text,
         })
+    }
+
+    /// Returns the last bundle, with which the policies of a new one are compared, whatever version the agent may take.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, and nobody allows the policies of the new one to be looser.
+    fn before(&self, new: &Content) -> Result<Option<Content>, String> {
+        let read = self.read().map_err(|error| error.to_string());
+        let last = read.and_then(|text| text.map(|text| self.verify(text)).transpose());
+        match last {
+            Ok(last) => Ok(last.map(|last| last.content)),
+            Err(_) if self.allows_looser || new.policies.is_empty() => Ok(None),
+            Err(why) => Err(format!(
+                "its policies cannot be compared with those of the last bundle, {}: {why}; agents with \
+                 --allow-loosening take it",
+                self.path().display()
+            )),
+        }
     }
 
     /// Replaces the last good bundle, or removes it. Whoever reads meanwhile finds the one or the other.
@@ -402,10 +427,9 @@ impl Receiving {
                 .into());
             }
         }
-        let known = last.as_ref().ok().and_then(Option::as_ref);
-        let known = known.map(|last| &last.content);
+        let before = self.folder.before(&new.content)?;
         let looser = self.folder.allows_looser;
-        self.taker.check(&new.content, known, looser)?;
+        self.taker.check(&new.content, before.as_ref(), looser)?;
         // Before it is kept: the next start reads what is kept.
         let checked = (self.config)(&new.content).and_then(|config| check(&config));
         checked.map_err(|failure| said(&failure))?;

@@ -52,9 +52,14 @@ impl Content {
     /// It is damaged or too large, has anything but files with plain relative paths, or not exactly one rule file.
     pub(crate) fn unpack(layer: &[u8]) -> Result<Self, ArtifactError> {
         let mut rules = Vec::new();
-        let (mut tests, mut others) = (Vec::new(), 0);
+        let (mut tests, mut others) = (Vec::<TestFile>::new(), 0);
         for (path, bytes) in files(layer)? {
             match (test_path(&path), is_yaml(&path)) {
+                // Of different folders `tests`: one would hide the other.
+                (Some(path), _) if tests.iter().any(|test| test.path == path) => {
+                    let path = path.display();
+                    return Err(wrong(format!("the test `{path}` is in it twice")));
+                }
                 (Some(path), _) => tests.push(TestFile { path, bytes }),
                 (None, true) => rules.push((path, bytes)),
                 (None, false) => others += 1,
@@ -294,6 +299,13 @@ mod tests {
             (
                 vec![("a.yaml", file, RULES), ("./a.yaml", file, RULES)],
                 "twice",
+            ),
+            (
+                vec![
+                    ("a/tests/x.yaml", file, RULES),
+                    ("b/tests/x.yaml", file, RULES),
+                ],
+                "the test `x.yaml` is in it twice",
             ),
             (
                 vec![("a.yaml", file, RULES), ("b.yml", file, RULES)],

@@ -1,6 +1,6 @@
 //! Installs artefacts with what they need: all are read and verified, then checked together, then written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use semver::Version;
@@ -52,7 +52,8 @@ struct Planned {
 }
 
 /// What one installation has found out so far.
-struct Plan {
+struct Plan<'s> {
+    store: &'s Store,
     state: State,
     planned: Vec<Planned>,
     /// Names on the way to the present artefact, to notice circles.
@@ -94,6 +95,7 @@ impl<'i> Installer<'i> {
         let reference = self.resolve(wanted)?;
         let store = Store::open(&self.options.folder)?;
         let mut plan = Plan {
+            store: &store,
             state: store.read()?,
             planned: Vec::new(),
             open: Vec::new(),
@@ -130,7 +132,7 @@ impl<'i> Installer<'i> {
         })
     }
 
-    /// Whether an artefact with this digest is installed, its file is as it was, and it was verified as it is to be now.
+    /// Whether an artefact with this digest is installed, and it and what it needs count.
     fn is_installed(
         &self,
         store: &Store,
@@ -147,13 +149,7 @@ impl<'i> Installer<'i> {
         let Some((name, installed)) = all.find(|(_, it)| is_same(it)) else {
             return Ok(None);
         };
-        let is_trusted = match &self.options.trust {
-            Trust::Nobody => true,
-            Trust::Keys { keys, .. } => keys
-                .iter()
-                .any(|key| Some(key.fingerprint()) == installed.key),
-        };
-        if !is_trusted || store.digest(&installed.file)?.as_ref() != Some(&installed.file_digest) {
+        if !self.counts(store, state, name)? {
             return Ok(None);
         }
         Ok(Some(Done {
@@ -164,10 +160,43 @@ impl<'i> Installer<'i> {
         }))
     }
 
+    /// Whether an artefact of the state and all that it needs were verified as they are to be now, and their files are
+    /// what the state says. The state is written before the files, and anybody may have changed these since.
+    fn counts(&self, store: &Store, state: &State, name: &str) -> Result<bool, ArtifactError> {
+        let mut seen = BTreeSet::new();
+        let mut left = vec![name];
+        while let Some(name) = left.pop() {
+            if !seen.insert(name) {
+                continue;
+            }
+            let Some(installed) = state.0.get(name) else {
+                return Ok(false);
+            };
+            // A state of an older build does not say what it is that gives the rank.
+            let is_complete = installed.rank == 0 || !installed.needs.is_empty();
+            if !is_complete || !self.is_intact(store, installed)? {
+                return Ok(false);
+            }
+            left.extend(installed.needs.iter().map(String::as_str));
+        }
+        Ok(true)
+    }
+
+    /// Whether an artefact was verified as it is to be now, and its file is what the state says.
+    fn is_intact(&self, store: &Store, installed: &Installed) -> Result<bool, ArtifactError> {
+        let is_trusted = match &self.options.trust {
+            Trust::Nobody => true,
+            Trust::Keys { keys, .. } => keys
+                .iter()
+                .any(|key| Some(key.fingerprint()) == installed.key),
+        };
+        Ok(is_trusted && store.digest(&installed.file)?.as_ref() == Some(&installed.file_digest))
+    }
+
     /// Plans an artefact after what it needs, and returns its rank.
     fn plan(
         &self,
-        plan: &mut Plan,
+        plan: &mut Plan<'_>,
         reference: &Reference,
         fetched: Fetched,
     ) -> Result<u32, ArtifactError> {
@@ -190,9 +219,11 @@ impl<'i> Installer<'i> {
             return Err(ArtifactError::Unsupported { name, problem });
         }
         plan.open.push(name.clone());
-        let mut rank = 0;
+        let (mut rank, mut needs) = (0, Vec::new());
         for dependency in &fetched.config.dependencies {
-            rank = rank.max(1 + self.depend(plan, &name, dependency)?);
+            let (needed, its_rank) = self.depend(plan, &name, dependency)?;
+            rank = rank.max(1 + its_rank);
+            needs.push(needed);
         }
         plan.open.pop();
         let content = fetched
@@ -209,6 +240,7 @@ impl<'i> Installer<'i> {
             file: format!("artifact-{rank:02}-{name}.yaml"),
             file_digest: Digest::of(content.rules.as_bytes()),
             rank,
+            needs,
         };
         let step = Step {
             name,
@@ -289,51 +321,66 @@ impl<'i> Installer<'i> {
         Ok(())
     }
 
-    /// Finds or plans what an artefact needs, and returns its rank.
+    /// Finds or plans what an artefact needs, and returns the name and rank of that.
     fn depend(
         &self,
-        plan: &mut Plan,
+        plan: &mut Plan<'_>,
         name: &str,
         dependency: &Dependency,
-    ) -> Result<u32, ArtifactError> {
+    ) -> Result<(String, u32), ArtifactError> {
         let choices = dependency.choices();
+        // Versions of those that are installed and do not count.
+        let mut damaged = BTreeMap::new();
         for choice in &choices {
             let needed = version_of(&choice.version)
                 .map_err(|problem| ArtifactError::form("the configuration", problem))?;
-            let planned = plan
-                .planned
-                .iter()
-                .map(|it| (&it.step.name, &it.step.installed));
-            let known = planned
-                .chain(&plan.state.0)
-                .find(|(known, _)| **known == choice.name);
-            if let Some((_, known)) = known
-                && is_enough(&known.version, &needed)
-            {
-                return Ok(known.rank);
+            let mut planned = plan.planned.iter().map(|it| &it.step);
+            let planned = planned.find(|step| step.name == choice.name);
+            let known = match planned {
+                Some(step) => Some(&step.installed),
+                None => plan.state.0.get(&choice.name),
+            };
+            let Some(known) = known.filter(|known| is_enough(&known.version, &needed)) else {
+                continue;
+            };
+            if planned.is_some() || self.counts(plan.store, &plan.state, &choice.name)? {
+                return Ok((choice.name.clone(), known.rank));
             }
+            damaged.insert(&choice.name, known.version.to_string());
         }
         let mut problems = Vec::new();
         for choice in &choices {
             form::check_name(&choice.name)
                 .map_err(|problem| ArtifactError::form("the configuration", problem))?;
+            let damaged = damaged.get(&choice.name);
+            // The needed version may be older than the installed one, which would be a roll-back.
+            let tag = match damaged {
+                Some(version) if !self.options.allow_rollback => version,
+                _ => &choice.version,
+            };
             match self
                 .options
                 .index
-                .find(&choice.name, Some(choice.version.clone()), None)
+                .find(&choice.name, Some(tag.clone()), None)
             {
+                None if damaged.is_some() => problems.push(format!(
+                    "`{}` is installed, but it or what it needs was not verified with these keys, or a file of it was \
+                     changed; no index has it",
+                    choice.name
+                )),
                 None => problems.push(format!("no index has `{}`", choice.name)),
                 Some(Err(error)) => return Err(error),
                 Some(Ok((kind, _))) if kind != Kind::Rulesfile => {
                     problems.push(format!(
-                        "`{}` is a {}, which this program cannot load",
+                        "`{}` is a {}, which this program cannot install",
                         choice.name,
                         kind.name()
                     ));
                 }
                 Some(Ok((_, reference))) => {
                     let fetched = self.fetch_dependency(&choice.name, &reference)?;
-                    return self.plan(plan, &reference, fetched);
+                    let rank = self.plan(plan, &reference, fetched)?;
+                    return Ok((choice.name.clone(), rank));
                 }
             }
         }
@@ -377,7 +424,7 @@ impl<'i> Installer<'i> {
         }
     }
 
-    fn candidates(&self, plan: &Plan) -> Vec<Candidate> {
+    fn candidates(&self, plan: &Plan<'_>) -> Vec<Candidate> {
         let planned = plan.planned.iter().map(|planned| {
             let step = &planned.step;
             let before = plan.state.0.get(&step.name).map(|before| &before.file);
@@ -398,7 +445,7 @@ impl<'i> Installer<'i> {
     fn commit(
         &self,
         store: &Store,
-        plan: &Plan,
+        plan: &Plan<'_>,
         candidates: &[Candidate],
     ) -> Result<(), ArtifactError> {
         let mut state: BTreeMap<_, _> = plan.state.0.clone();
@@ -446,11 +493,142 @@ fn is_enough(have: &Version, needed: &Version) -> bool {
 fn installable(name: &str, kind: Kind) -> Result<(), ArtifactError> {
     let problem = match kind {
         Kind::Rulesfile => return Ok(()),
-        Kind::Plugin => "it is a plug-in, and this program loads none",
-        Kind::Asset => "it is an asset of a plug-in, and this program loads none",
+        Kind::Plugin => "it is a plug-in, and this program installs none",
+        Kind::Asset => "it is an asset of a plug-in, and this program installs none",
     };
     Err(ArtifactError::Unsupported {
         name: name.to_owned(),
         problem: problem.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::{Config, Layout, Package, PublicKey, push};
+
+    const KEY: &str = "-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt
+6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==
+-----END PUBLIC KEY-----
+";
+
+    struct NoCheck;
+
+    impl Checker for NoCheck {
+        fn check(&self, _: &[Candidate]) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn publish(folder: &Path, name: &str, version: &str, needs: &[&str]) {
+        let reference = Reference::new("localhost:1", name).expect("it is good");
+        let reference = reference.with(Some(version.to_owned()), None);
+        let needs = needs.iter().map(|text| Dependency::parse(text));
+        let package = Package {
+            config: Config {
+                name: Some(name.to_owned()),
+                version: Some(version.to_owned()),
+                dependencies: needs.collect::<Result<_, _>>().expect("they are good"),
+                requirements: Vec::new(),
+            },
+            file: format!("{name}.yaml"),
+            rules: format!("- list: {name}\n  items: []\n"),
+            tests: Vec::new(),
+        };
+        let layout = Layout::create(&folder.join(name)).expect("it can be written");
+        push(&layout, &reference, &package, &[], None).expect("it can be written");
+    }
+
+    fn installer(folder: &Path, trust: Trust, names: &[&str]) -> Installer<'static> {
+        let mut index = Index::default();
+        for name in names {
+            let text = format!(
+                "[{{name: {name}, type: rulesfile, registry: 'localhost:1', repository: {name}}}]"
+            );
+            index.add(name, &text).expect("it is good");
+        }
+        let options = InstallOptions {
+            folder: folder.join("rules"),
+            trust,
+            allow_rollback: false,
+            engine_version: Version::new(0, 57, 0),
+            index,
+        };
+        let folder = folder.to_owned();
+        Installer::new(options, move |reference: &Reference| {
+            let layout = Layout::open(&folder.join(&reference.repository));
+            Ok(Box::new(layout) as Box<dyn Source>)
+        })
+    }
+
+    fn wanted(text: &str) -> Wanted {
+        Wanted::parse(text).expect("it is good")
+    }
+
+    #[test]
+    fn an_installed_dependency_counts_only_with_its_file_and_a_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        publish(folder, "base", "1.0.0", &[]);
+        publish(folder, "base", "1.2.0", &[]);
+        publish(folder, "middle", "1.0.0", &["base:1.0.0"]);
+        publish(folder, "web", "1.0.0", &["middle:1.0.0"]);
+        publish(folder, "web", "1.1.0", &["middle:1.0.0"]);
+        let here = installer(folder, Trust::Nobody, &["base", "middle", "web"]);
+        let install = |text: &str| {
+            let done = here.install(&wanted(text), &NoCheck).expect(text);
+            let steps = done.steps.into_iter();
+            let steps = steps.map(|step| format!("{} {}", step.name, step.installed.version));
+            steps.collect::<Vec<_>>()
+        };
+        assert_eq!(install("base:1.2.0"), ["base 1.2.0"]);
+        assert_eq!(install("web:1.0.0"), ["middle 1.0.0", "web 1.0.0"]);
+        assert_eq!(install("web:1.0.0"), [""; 0]);
+        let file = folder.join("rules/artifact-00-base.yaml");
+        let good = fs::read_to_string(&file).expect("it is there");
+        // Of what the dependency needs, on the way that reads the digest alone. The version stays the newer one.
+        fs::write(&file, "").expect("it can be written");
+        let all = ["base 1.2.0", "middle 1.0.0", "web 1.0.0"];
+        assert_eq!(install("web:1.0.0"), all);
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), good);
+        fs::remove_file(&file).expect("it is there");
+        let without = installer(folder, Trust::Nobody, &["web", "middle"]);
+        let error = without
+            .install(&wanted("web:1.1.0"), &NoCheck)
+            .expect_err("there is no base");
+        assert!(
+            error.to_string().contains("`base` is installed, but"),
+            "{error}"
+        );
+        assert_eq!(
+            install("web:1.1.0"),
+            ["base 1.2.0", "middle 1.0.0", "web 1.1.0"]
+        );
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), good);
+        // Whoever asks for a key does not take what was installed without one, or with another one.
+        let key = PublicKey::from_pem(KEY).expect("it is a key");
+        let trust = Trust::Keys {
+            keys: vec![key.clone()],
+            signed_as: None,
+        };
+        let strict = installer(folder, trust, &[]);
+        let store = Store::open(&folder.join("rules")).expect("it is free");
+        let mut state = store.read().expect("it is there");
+        let mut counts = |name: &str, by: Option<Digest>| {
+            let installed = state.0.get_mut(name).expect("it is installed");
+            installed.key = by;
+            strict
+                .counts(&store, &state, "web")
+                .expect("it can be read")
+        };
+        let by = Some(key.fingerprint());
+        assert!(!counts("web", by.clone()));
+        assert!(!counts("middle", by.clone()));
+        assert!(!counts("base", Some(Digest::of(b"another key"))));
+        assert!(counts("base", by));
+    }
 }

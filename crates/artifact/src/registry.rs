@@ -153,8 +153,8 @@ impl Remote {
         let Some(realm) = parameter(asked, "realm") else {
             return Ok(None);
         };
-        if !realm.starts_with("https://") && self.scheme != "http" {
-            let problem = "its server of tokens has no https:// address";
+        if !may_have_credentials(&realm, self.scheme) {
+            let problem = "its server of tokens has neither an https:// address, nor, as it has itself, one of loopback";
             return Err(ArtifactError::form("the registry", problem));
         }
         let scope = format!("repository:{}:{access}", self.repository);
@@ -408,16 +408,33 @@ fn shown(url: &str) -> String {
         .to_string()
 }
 
-fn host_of(url: &str) -> Option<String> {
-    let uri: Uri = url.parse().ok()?;
-    Some(uri.authority()?.as_str().to_owned())
+/// Whether credentials for a registry that is asked by `scheme` may be sent to an address that it names: by TLS, or from
+/// loopback to loopback.
+fn may_have_credentials(url: &str, scheme: &str) -> bool {
+    url.starts_with("https://")
+        || (scheme == "http"
+            && url.starts_with("http://")
+            && host_of(url).is_some_and(|host| is_loopback(&host)))
 }
 
+/// Returns the host of an address: without a port, and without what is before `@`.
+fn host_of(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    Some(uri.host()?.to_owned())
+}
+
+/// Whether a host, with or without a port, is this machine. An address of IPv6 may have brackets.
 fn is_loopback(registry: &str) -> bool {
-    let host = match registry.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => registry.split(':').next().unwrap_or(registry),
+    let is_bare = registry.parse::<IpAddr>().is_ok();
+    let (host, rest) = match registry.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').unwrap_or((inner, "]")),
+        None if is_bare => (registry, ""),
+        None => registry.split_at(registry.find(':').unwrap_or(registry.len())),
     };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    if !rest.is_empty() && !rest.strip_prefix(':').is_some_and(is_port) {
+        return false;
+    }
     host == "localhost"
         || host
             .parse::<IpAddr>()
@@ -452,6 +469,12 @@ mod tests {
             ("localhost:5000", true),
             ("127.0.0.1:5000", true),
             ("[::1]:5000", true),
+            ("[::1]", true),
+            ("::1", true),
+            ("::2", false),
+            ("[::1", false),
+            ("[::1]example.org:5000", false),
+            ("localhost:x@example.org", false),
             ("localhost.example.org", false),
             ("127.0.0.1.example.org:5000", false),
             ("10.0.0.1:5000", false),
@@ -459,6 +482,28 @@ mod tests {
         ] {
             assert_eq!(is_loopback(registry), expected, "{registry}");
         }
+    }
+
+    #[test]
+    fn credentials_go_by_tls_or_stay_on_loopback() {
+        for (url, from_https, from_http) in [
+            ("https://r.io/token", true, true),
+            ("http://r.io/token", false, false),
+            ("http://localhost:5001/token", false, true),
+            ("http://127.0.0.1/token", false, true),
+            ("http://[::1]:5001/token", false, true),
+            ("http://[::1]/token", false, true),
+            ("http://[::2]/token", false, false),
+            ("http://localhost:x@r.io/token", false, false),
+            ("http://localhost@r.io:5001/token", false, false),
+            ("http://[::1]@r.io/token", false, false),
+            ("ftp://localhost/token", false, false),
+            ("localhost/token", false, false),
+        ] {
+            assert_eq!(may_have_credentials(url, "https"), from_https, "{url}");
+            assert_eq!(may_have_credentials(url, "http"), from_http, "{url}");
+        }
+        assert_eq!(host_of("http://localhost:x@r.io/").as_deref(), Some("r.io"));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct Installed {
     pub file_digest: Digest,
     /// One more than that of the artefacts that it needs: files are loaded in the order of their ranks.
     pub rank: u32,
+    /// Names of the artefacts that it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
 }
 
 /// All artefacts that are installed, by name.

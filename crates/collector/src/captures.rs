@@ -66,10 +66,14 @@ pub(crate) async fn request(
             StatusCode::CREATED,
             &json!({"capture": id.0}),
         )),
-        Ok(CaptureAsked::Busy(id)) => Err(conflict(format!(
+        Ok(CaptureAsked::Busy(Some(id))) => Err(conflict(format!(
             "the agent has capture {} to record or to send first",
             id.0
         ))),
+        Ok(CaptureAsked::Busy(None)) => Err(conflict(
+            "as many captures as the collector keeps are still to arrive; ask again when one is over"
+                .to_owned(),
+        )),
         Ok(CaptureAsked::UnknownAgent) | Err(None) => Err(Refusal::not_found("agent")),
         Err(Some(_)) => Err(conflict(
             "the agent allows no captures; start it with --allow-captures".to_owned(),
@@ -152,7 +156,7 @@ pub(crate) fn order(store: &dyn Store, agent: AgentId) -> Result<Value, StoreErr
     let capture = store.capture_of(agent)?;
     Ok(capture.map_or(
         Value::Null,
-        |capture| json!({"id": capture.id.0, "seconds": capture.seconds}),
+        |capture| json!({"id": capture.id.0, "seconds": capture.seconds, "parts": capture.chunks}),
     ))
 }
 

@@ -87,8 +87,8 @@ pub(crate) fn confine(has_network: bool) -> Result<(), String> {
     let native = Arch::native().ok_or("this architecture has no table of calls")?;
     let own = u64::from(std::process::id());
     let rules = rules(native, own, has_network);
-    let program = table::compile(native, &[rules], Action::KillProcess)
-        .map_err(|error| error.to_string())?;
+    let program =
+        table::compile(native, &[rules], Action::KillProcess).map_err(|error| error.to_string())?;
     set_no_new_privs().map_err(|error| error.to_string())?;
     install_filter(program.instructions(), FilterFlags(0)).map_err(|error| error.to_string())?;
     Ok(())
@@ -192,7 +192,11 @@ mod tests {
             assert_eq!(action(true, name, 8), Action::Errno(EPERM), "{name}");
             assert_eq!(action(true, name, 7), Action::Allow, "{name}");
         }
-        for (pid, expected) in [(8, Action::Errno(EPERM)), (7, Action::Allow), (0, Action::Allow)] {
+        for (pid, expected) in [
+            (8, Action::Errno(EPERM)),
+            (7, Action::Allow),
+            (0, Action::Allow),
+        ] {
             assert_eq!(action(true, "prlimit64", pid), expected, "{pid}");
         }
         for command in SIGNALLING {

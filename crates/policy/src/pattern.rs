@@ -112,18 +112,49 @@ impl Pattern {
         &self.text[..end]
     }
 
-    /// Folders whose renaming would change the paths that the pattern matches.
+    /// Folders whose renaming would change the paths that the pattern matches, as far as it names them:
+    /// `/home` and `/home/*/.ssh` of `/home/*/.ssh/id_rsa`. [`Self::has_wildcard_folder`] is about the others.
     #[must_use]
     pub fn folders_above(&self) -> Vec<Self> {
-        let prefix = self.fixed_prefix();
-        let ends = prefix.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
-        let mut folders: Vec<&str> = ends.map(|(at, _)| &prefix[..at]).collect();
-        // `/**/.ssh` of `/**/.ssh/**`; the prefix covers `/etc/**` already.
-        folders.extend(self.text.strip_suffix("/**"));
+        let is_named = |folder: &&str| {
+            let name = folder.rsplit('/').next().unwrap_or_default();
+            name.chars().any(|c| c != '*')
+        };
+        let ends = self.text.match_indices('/');
+        let folders = ends.map(|(at, _)| &self.text[..at]).filter(is_named);
+        // What everything below is meant of: `/home/*` of `/home/*/**`.
+        let whole = self.text.strip_suffix("/**");
+        let whole = whole.filter(|folder| !is_named(folder));
         let parsed = folders
-            .into_iter()
+            .chain(whole)
             .filter_map(|text| Self::parse(text).ok());
         parsed.filter(|folder| folder != self).collect()
+    }
+
+    /// Returns true if matching files can be in a folder that [`Self::folders_above`] does not contain, and
+    /// have a path that does not match once that folder is renamed: `/home/*` of `/home/*/.ssh/id_rsa`.
+    #[must_use]
+    pub fn has_wildcard_folder(&self) -> bool {
+        let mut from = 0;
+        while let Some(found) = self.text[from..].find('*') {
+            let (before, stars) = self.text.split_at(from + found);
+            let rest = stars.trim_start_matches('*');
+            let is_whole = before.ends_with('/');
+            let is_unnamed = match stars.len() - rest.len() {
+                1 => is_whole && rest.starts_with('/') && rest != "/**",
+                // Below the root, every path still matches. A folder before nothing but wildcards matches itself.
+                _ => {
+                    let is_last_name = rest.chars().all(|c| matches!(c, '/' | '*'));
+                    let is_named = !is_whole && rest.starts_with('/');
+                    before != "/" && !is_last_name && !is_named
+                }
+            };
+            if is_unnamed {
+                return true;
+            }
+            from = self.text.len() - rest.len();
+        }
+        false
     }
 
     /// Patterns for the part of a matching path that follows `folder` and a slash. The root folder is the
@@ -236,8 +267,75 @@ mod tests {
         };
         assert_eq!(of("/etc/shadow"), ["/etc"]);
         assert_eq!(of("/**/.ssh/**"), ["/**/.ssh"]);
-        assert_eq!(of("/a/b/**"), ["/a", "/a/b", "/a/b"]);
+        assert_eq!(of("/a/b/**"), ["/a", "/a/b"]);
         assert!(of("/**/sh").is_empty());
+        assert_eq!(of("/home/*/.ssh/id_rsa"), ["/home", "/home/*/.ssh"]);
+        assert_eq!(of("/a/*/b/c"), ["/a", "/a/*/b"]);
+        assert_eq!(of("/**/.ssh/id_rsa"), ["/**/.ssh"]);
+        assert_eq!(of("/home/*/**"), ["/home", "/home/*"]);
+        assert_eq!(of("/home/u*/x"), ["/home", "/home/u*"]);
+        assert!(of("/*/x").is_empty() && of("/").is_empty() && of("/**").is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_no_name_keeps_is_said() {
+        let patterns = [
+            ("/a/b", false),
+            ("/a/**", false),
+            ("/**/b", false),
+            ("/**/a/b", false),
+            ("/**/a/**", false),
+            ("/a/*", false),
+            ("/a/*/**", false),
+            ("/a*/b", false),
+            ("/a**/b", false),
+            ("/a**", false),
+            ("/a/**/*", false),
+            ("/**b", false),
+            ("/a/*/b", true),
+            ("/a/*/*", true),
+            ("/*/b", true),
+            ("/a/**/b", true),
+            ("/a**b", true),
+            ("/a**b/b", true),
+            ("/**/a/*/b", true),
+        ];
+        let names = ["a", "b", "ab"];
+        let longer = |paths: &[String]| -> Vec<String> {
+            let each = paths
+                .iter()
+                .flat_map(|path| names.map(|name| format!("{path}/{name}")));
+            each.collect()
+        };
+        let mut folders = vec![String::new()];
+        for _ in 0..3 {
+            let more = longer(&folders);
+            folders.extend(more);
+        }
+        folders.sort_unstable();
+        folders.dedup();
+        for (text, is_open) in patterns {
+            let pattern = Pattern::parse(text).unwrap();
+            assert_eq!(pattern.has_wildcard_folder(), is_open, "{text}");
+            let above = pattern.folders_above();
+            let is_kept = |folder: &str| {
+                pattern.matches(folder) || above.iter().any(|above| above.matches(folder))
+            };
+            // For every folder that can be renamed: is a file in it freed by that?
+            let renamed = folders.iter().filter(|f| !f.is_empty() && !is_kept(f));
+            let rests = folders.iter().filter(|rest| !rest.is_empty());
+            let frees = |folder: &String| {
+                let mut files = rests
+                    .clone()
+                    .filter(|r| pattern.matches(&format!("{folder}{r}")));
+                files.any(|r| {
+                    let to = |to: &String| !to.is_empty() && !pattern.matches(&format!("{to}{r}"));
+                    folders.iter().any(to)
+                })
+            };
+            let freed: Vec<_> = renamed.filter(|folder| frees(folder)).collect();
+            assert_eq!(!freed.is_empty(), is_open, "{text}: {freed:?}");
+        }
     }
 
     #[test]

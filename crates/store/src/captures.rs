@@ -13,7 +13,8 @@ pub const MAX_CAPTURE: u64 = 16 << 20;
 /// Time in seconds that a capture takes at most.
 pub const MAX_CAPTURE_SECONDS: u32 = 300;
 
-/// Captures that are kept, the latest ones. An older one goes with its data when another is asked for.
+/// Captures that are kept, the latest ones. An older one that is over goes with its data when another is asked for. At most as
+/// many are open at the same time.
 pub(crate) const KEPT: i64 = 20;
 
 /// Time after the end of a capture in which it has to arrive; then it has failed.
@@ -37,8 +38,8 @@ pub enum CaptureAsked {
     Added(CaptureId),
     /// The store has no such agent, or it cannot record.
     UnknownAgent,
-    /// The agent has this capture to record or to send first.
-    Busy(CaptureId),
+    /// The agent has this capture to record or to send first; `None`: as many captures as the store keeps are open.
+    Busy(Option<CaptureId>),
 }
 
 /// How far a capture is.

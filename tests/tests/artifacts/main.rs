@@ -100,6 +100,9 @@ fn what_was_changed_replayed_or_not_signed_is_refused() {
         .install(&format!("%R/rules/copy:2.0.0 --signed-as {place}"))
         .refused("the tag is 2.0.0, and its version is 1.0.0");
     assert!(registry.rules().is_empty(), "{:?}", registry.rules());
+    let said = registry.run("verify %R/rules/marked:2.0.0 --plain-http --allow-unsigned");
+    let said = said.ok();
+    assert!(said.contains("2.0.0: read, and not verified"), "{said}");
     registry
         .run("install %R/rules/marked:2.0.0 --plain-http --allow-unsigned")
         .ok();
@@ -219,7 +222,12 @@ fn archives_and_manifests_of_another_form_leave_the_old_rules() {
         {"name": "engine_version_semver", "version": "0.999.0"},
     ]});
     for (version, kind, config, problem) in [
-        ("1.6.0", "plugin", named("1.6.0"), "this program loads none"),
+        (
+            "1.6.0",
+            "plugin",
+            named("1.6.0"),
+            "this program installs none",
+        ),
         (
             "1.7.0",
             "driver",

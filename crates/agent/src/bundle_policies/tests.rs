@@ -146,6 +146,24 @@ fn an_agent_that_took_over_compares_with_what_it_finds_again() {
 }
 
 #[test]
+fn an_agent_that_took_over_without_a_record_does_not_know_what_is_in_force() {
+    let after = taker(&["mkdir"]).taking_over(None, None);
+    let new = [file("web", &["symlink"])];
+    let why = problem(&after, &new, None);
+    assert!(why.contains("the one in force is not known"), "{why}");
+    assert_eq!(after.check(&content(&new), None, true), Ok(()));
+    // A command without a policy has none in force.
+    let without = PolicyTaker::Takes(Arc::new(Taking {
+        own: None,
+        in_force: InForce::Nothing,
+        how: PolicyStrictness::default(),
+        refused: None,
+    }));
+    let after = without.taking_over(None, None);
+    assert_eq!(after.check(&content(&new), None, false), Ok(()));
+}
+
+#[test]
 fn a_policy_of_another_name_is_unused() {
     let states = |taker: &PolicyTaker| {
         let kept = content(&[file("web", &["mkdir"]), file("db", &["mkdir"])]);

@@ -96,6 +96,53 @@ fn the_last_bundle_is_believed_only_as_it_was_kept() {
 }
 
 #[test]
+fn policies_come_after_a_last_bundle_that_can_be_read() {
+    let Fixture {
+        key,
+        folder,
+        output,
+        ..
+    } = &fixture();
+    let with = |policies: &[File]| Content {
+        version: 7,
+        policies: policies.to_vec(),
+        ..Content::default()
+    };
+    let (none, some) = (
+        with(&[]),
+        with(&[File {
+            name: "web".to_owned(),
+            text: "x".to_owned(),
+        }]),
+    );
+    assert_eq!(folder.before(&some).map(|it| it.is_some()), Ok(false));
+    folder.keep(Some(&bundle(key, 3))).expect("writable");
+    let newer = CollectorOutput {
+        bundle_min_version: 4,
+        ..output.clone()
+    };
+    let newer = BundleFolder::of(&newer).expect("a key");
+    let newer = newer.expect("it is pinned");
+    newer.last_good().expect_err("it is too old to be used");
+    for folder in [folder, &newer] {
+        let before = folder.before(&some).expect("readable");
+        assert_eq!(before.expect("it is there").version, 3);
+    }
+    fs::write(folder.path(), "no bundle").expect("writable");
+    let why = folder.before(&some).expect_err("nobody knows what it had");
+    assert!(
+        why.contains("cannot be read") && why.contains("--allow-loosening"),
+        "{why}"
+    );
+    assert_eq!(folder.before(&none).map(|it| it.is_some()), Ok(false));
+    let loose = BundleFolder {
+        allows_looser: true,
+        ..folder.clone()
+    };
+    assert_eq!(loose.before(&some).map(|it| it.is_some()), Ok(false));
+}
+
+#[test]
 fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force() {
     let Fixture {
         key,

@@ -1,6 +1,7 @@
 //! Captures that a collector asks for: some seconds of events, kept in memory until the collector has them.
 //!
-//! Nothing is written to a disk, so a capture delays no workload and leaves no file behind. An agent that ends loses what it has not sent.
+//! Nothing is written to a disk, so a capture waits for none and leaves no file behind. While it runs, events wait for one another: one at a
+//! time is added to it. An agent that ends loses what it has not sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

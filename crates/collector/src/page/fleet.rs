@@ -302,7 +302,12 @@ pub(super) async fn capture(
     });
     let problem = match asked.await? {
         Some(CaptureAsked::Added(_)) => return Ok(see_other("/fleet")),
-        Some(CaptureAsked::Busy(_)) => "the agent has another capture to record or to send first",
+        Some(CaptureAsked::Busy(None)) => {
+            "20 captures are still to arrive; ask again when one is over"
+        }
+        Some(CaptureAsked::Busy(Some(_))) => {
+            "the agent has another capture to record or to send first"
+        }
         Some(CaptureAsked::UnknownAgent) | None => "there is no such agent that allows captures",
     };
     Err(PageError::new(StatusCode::CONFLICT, problem))

@@ -26,20 +26,22 @@ impl CollectorChannel {
             };
         };
         match source.progress() {
-            CaptureProgress::Idle => {
-                source.begin(order.id, order.seconds);
-                Ok(())
-            }
+            CaptureProgress::Idle => {}
             CaptureProgress::Recording { id } | CaptureProgress::Done { id, .. }
-                if id != order.id =>
+                if id == order.id =>
             {
-                // The collector has given up the one before.
-                source.forget();
-                source.begin(order.id, order.seconds);
-                Ok(())
+                return Ok(());
             }
-            CaptureProgress::Recording { .. } | CaptureProgress::Done { .. } => Ok(()),
+            // The collector has given up the one before.
+            CaptureProgress::Recording { .. } | CaptureProgress::Done { .. } => source.forget(),
         }
+        if order.parts > 0 {
+            // An earlier process recorded them: what follows would be another capture.
+            let why = "the agent was started again while it sent the capture";
+            return self.refuse(order, why);
+        }
+        source.begin(order.id, order.seconds);
+        Ok(())
     }
 
     fn refuse(&self, order: &Order, why: &str) -> io::Result<()> {

@@ -40,6 +40,8 @@ pub(super) enum Introduced {
 pub(super) struct Order {
     pub(super) id: u64,
     pub(super) seconds: u64,
+    /// Parts that the collector has.
+    pub(super) parts: u64,
 }
 
 impl Order {
@@ -49,6 +51,8 @@ impl Order {
         Some(Self {
             id: capture["id"].as_u64()?,
             seconds: capture["seconds"].as_u64()?,
+            // An older collector does not say it.
+            parts: capture["parts"].as_u64().unwrap_or(0),
         })
     }
 }

@@ -19,6 +19,8 @@ struct Fake {
     address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
     statuses: Arc<Mutex<VecDeque<&'static str>>>,
+    /// What the agent is to record, as JSON.
+    capture: Arc<Mutex<String>>,
 }
 
 fn fake() -> Fake {
@@ -27,6 +29,7 @@ fn fake() -> Fake {
         address: listener.local_addr().expect("a port"),
         got: Arc::default(),
         statuses: Arc::default(),
+        capture: Arc::new(Mutex::new("null".to_owned())),
     };
     let server = fake.clone();
     thread::spawn(move || {
@@ -47,7 +50,9 @@ impl Fake {
                 "200 OK"
             });
             let up_to = sequence.unwrap_or(0) + lines.len() as u64 - 1;
-            let body = format!("{{\"secret\":\"tga_x\",\"acknowledged\":{up_to}}}");
+            let capture = self.capture.lock().expect("no panic").clone();
+            let body =
+                format!("{{\"secret\":\"tga_x\",\"acknowledged\":{up_to},\"capture\":{capture}}}");
             self.got
                 .lock()
                 .expect("no panic")
@@ -266,4 +271,60 @@ fn the_inventory_goes_again_when_something_else_is_in_force() {
     assert!(deliver().is_empty());
     slot.change();
     assert_eq!(deliver(), started);
+}
+
+/// Records nothing, and keeps which captures began.
+#[derive(Default)]
+struct Source(Mutex<Vec<u64>>);
+
+impl crate::CaptureSource for Source {
+    fn begin(&self, id: u64, _seconds: u64) {
+        self.0.lock().expect("no panic").push(id);
+    }
+
+    fn end(&self) {}
+
+    fn progress(&self) -> crate::CaptureProgress {
+        match self.0.lock().expect("no panic").last() {
+            None => crate::CaptureProgress::Idle,
+            Some(&id) => crate::CaptureProgress::Recording { id },
+        }
+    }
+
+    fn read(&self, _from: usize, _length: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn forget(&self) {}
+}
+
+#[test]
+fn an_agent_that_starts_again_continues_no_capture_of_the_one_before() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    let slot = ReportSlot::default();
+    let source = Arc::new(Source::default());
+    slot.take_captures(Arc::clone(&source) as Arc<dyn crate::CaptureSource>);
+    channel.keep_reports(&slot);
+    let mut ask = |capture: &str| {
+        *fake.capture.lock().expect("no panic") = capture.to_owned();
+        slot.change();
+        let alerts = deliveries(1, Format::default());
+        channel.deliver(&alerts).expect("delivered");
+        let mut got = fake.got.lock().expect("no panic");
+        let got = std::mem::take(&mut *got).into_iter();
+        let ends = got.filter(|(line, ..)| line.contains("/done "));
+        let ends: Vec<_> = ends.map(|(_, _, lines)| lines.concat()).collect();
+        (source.0.lock().expect("no panic").clone(), ends.concat())
+    };
+    let (begun, end) = ask(r#"{"id":7,"seconds":1,"parts":2}"#);
+    assert_eq!(begun, []);
+    assert!(end.contains("the agent was started again"), "{end}");
+    // None is there yet, or the collector is an older one.
+    let begins = |ids: &[u64]| (ids.to_vec(), String::new());
+    assert_eq!(ask(r#"{"id":8,"seconds":1,"parts":0}"#), begins(&[8]));
+    assert_eq!(ask(r#"{"id":9,"seconds":1}"#), begins(&[8, 9]));
+    // Its own one goes on.
+    assert_eq!(ask(r#"{"id":9,"seconds":1,"parts":1}"#), begins(&[8, 9]));
 }

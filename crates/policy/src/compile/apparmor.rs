@@ -272,9 +272,7 @@ fn lower_file(
     }
     let lowered = CompiledPart::many(lines);
     match has_folder_behind_wildcard(path) {
-        true => lowered.gap(
-            "a directory that the pattern names can be renamed, and what is in it has another path then",
-        ),
+        true => lowered.gap(super::part::FOLDER_RENAMED),
         false => lowered.breaks(super::part::ABOVE_BREAKS),
     }
 }

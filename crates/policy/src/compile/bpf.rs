@@ -368,10 +368,7 @@ fn lower_one(
                 path: PathKey::new(path),
                 access: *access,
             });
-            match rule.verdict.denies() && !path.folders_above().is_empty() {
-                true => lowered.breaks(super::part::ABOVE_BREAKS),
-                false => lowered,
-            }
+            lowered.with_folders_of(path, rule.verdict.denies())
         }
         Restriction::Exec { path } => one(Key::Exec {
             path: PathKey::new(path),

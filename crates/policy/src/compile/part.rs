@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::enforcer::EnforcerKind;
+use crate::pattern::Pattern;
 use crate::policy::{Rule, RuleAction};
 use crate::restriction::Restriction;
 
@@ -86,6 +87,18 @@ impl<T> CompiledPart<T> {
     pub(super) fn breaks(mut self, text: impl Into<String>) -> Self {
         self.breaks.push(text.into());
         self
+    }
+
+    /// Adds what an enforcer of paths does to the folders above a file, and which of them it cannot keep.
+    pub(super) fn with_folders_of(self, path: &Pattern, denies: bool) -> Self {
+        let kept = match has_renamable_folder(path) {
+            true => self.gap(FOLDER_RENAMED),
+            false => self,
+        };
+        match denies && !path.folders_above().is_empty() {
+            true => kept.breaks(ABOVE_BREAKS),
+            false => kept,
+        }
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -184,6 +197,22 @@ pub(super) fn supporters(list: &Restriction) -> &'static str {
 /// What a rule on files also stops where an enforcer matches paths: another name above would free the file.
 pub(super) const ABOVE_BREAKS: &str = "renaming and removing the directories above";
 
+/// Gap of rules by path where nothing keeps the names of some folders.
+pub(super) const FOLDER_RENAMED: &str =
+    "a directory that the pattern names can be renamed, and what is in it has another path then";
+
+/// Places whose folders nobody can rename, or, in cgroup v1, only within the folder that they are in.
+const WITHOUT_RENAMING: [&str; 2] = ["/proc/", "/sys/fs/cgroup/"];
+
+/// Returns true if a folder that the pattern cannot name can be renamed.
+fn has_renamable_folder(path: &Pattern) -> bool {
+    let prefix = path.fixed_prefix();
+    let is_kept = WITHOUT_RENAMING
+        .iter()
+        .any(|place| prefix.starts_with(place));
+    path.has_wildcard_folder() && !is_kept
+}
+
 /// The reason why no enforcer supports [`Restriction::InsideConnections`].
 pub(super) const NEEDS_PROXY: &str =
     "what a connection carries is seen only by a proxy, which tollgate does not run";
@@ -202,4 +231,46 @@ pub(super) fn possible_links(rule: &Rule) -> Option<String> {
     let text = "a hard link of such a file that exists already has another name";
     let is_about_some = rule.restrictions.iter().any(may_be_linked);
     is_about_some.then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::policy;
+    use super::super::{MachineFeatures, bpf};
+    use super::*;
+
+    #[test]
+    fn bpf_says_that_folders_which_it_cannot_name_can_be_renamed() {
+        let of = |pattern: &str| {
+            let rules = format!(
+                "    bpfRawRules:\n      files:\n      - {{pattern: '{pattern}', permissions: [read]}}\n"
+            );
+            let policy = policy("BPF", &rules);
+            let [rule] = &policy.rules[..] else {
+                panic!("{policy:?}")
+            };
+            let lowered = bpf::lower(rule, &MachineFeatures::default());
+            let is_said = lowered.gaps.iter().any(|gap| gap == FOLDER_RENAMED);
+            (lowered.grade(), is_said)
+        };
+        for pattern in [
+            "/home/*/.ssh/id_rsa",
+            "/srv/**/key",
+            "/home/*/*",
+            "/sys/**/x",
+        ] {
+            assert_eq!(of(pattern), (Grade::Partial, true), "{pattern}");
+        }
+        for pattern in [
+            "/etc/shadow",
+            "/**/.ssh/id_rsa",
+            "/**/.ssh/**",
+            "/home/*/**",
+            "/home/u*/.ssh/id_rsa",
+            "/proc/**/net/arp",
+            "/sys/fs/cgroup/**/release_agent",
+        ] {
+            assert_eq!(of(pattern), (Grade::Full, false), "{pattern}");
+        }
+    }
 }

@@ -170,12 +170,15 @@ impl Counting {
         if windows.len() < MAX_KEYS {
             return;
         }
-        let mut times: Vec<_> = windows.values().map(|window| window.last_ns).collect();
-        let (_, median, _) = times.select_nth_unstable(MAX_KEYS / 2);
-        let median = *median;
-        let before = windows.len();
-        windows.retain(|_, window| window.last_ns > median);
-        let forgotten = u64::try_from(before - windows.len()).expect("64 bits hold any length");
+        let each = windows.iter().map(|(key, window)| (window.last_ns, *key));
+        let mut oldest: Vec<_> = each.collect();
+        // Many keys can have one time: the key decides between them.
+        oldest.sort_unstable();
+        oldest.truncate(oldest.len() / 2);
+        for (_, key) in &oldest {
+            windows.remove(key);
+        }
+        let forgotten = u64::try_from(oldest.len()).expect("64 bits hold any length");
         self.state.forgotten.fetch_add(forgotten, Ordering::Relaxed);
     }
 
@@ -328,6 +331,8 @@ fn add_counted(alert: &mut Alert, counted: &Counted, is_distinct: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -386,17 +391,14 @@ mod tests {
 
     #[test]
     fn keys_are_bounded_and_the_forgotten_are_counted() {
+        let half = u64::try_from(MAX_KEYS / 2).unwrap();
         let counting = counting(1, false);
         for key in 0..=MAX_KEYS {
             let now = SECOND + u64::try_from(key).unwrap();
             assert_eq!(counting.add(&key.to_string(), None, now), None);
         }
-        let kept = counting.windows().len();
-        assert!(kept <= MAX_KEYS / 2 + 1, "{kept}");
-        assert_eq!(
-            counting.forgotten(),
-            u64::try_from(MAX_KEYS + 1 - kept).unwrap()
-        );
+        assert_eq!(counting.windows().len(), MAX_KEYS / 2 + 1);
+        assert_eq!(counting.forgotten(), half);
         assert!(
             counting
                 .add(&MAX_KEYS.to_string(), None, 2 * SECOND)
@@ -407,13 +409,20 @@ mod tests {
             None,
             "it was forgotten"
         );
-        // What is too long ago was not forgotten before its time.
-        let forgotten = counting.forgotten();
-        for key in 0..=MAX_KEYS {
-            let key = format!("late {key}");
-            assert_eq!(counting.add(&key, None, 500 * SECOND), None);
-        }
-        assert!(counting.forgotten() >= forgotten);
+        // What is too long ago is not forgotten before its time: these fit without it.
+        let add_late = |keys: Range<usize>| {
+            for key in keys {
+                let key = format!("late {key}");
+                assert_eq!(counting.add(&key, None, 500 * SECOND), None);
+            }
+        };
+        add_late(0..MAX_KEYS);
+        assert_eq!(counting.windows().len(), MAX_KEYS);
+        assert_eq!(counting.forgotten(), half);
+        // Of keys that have all the same time, half are forgotten too.
+        add_late(MAX_KEYS..MAX_KEYS + 1);
+        assert_eq!(counting.windows().len(), MAX_KEYS / 2 + 1);
+        assert_eq!(counting.forgotten(), 2 * half);
     }
 
     #[test]

@@ -119,21 +119,26 @@ fn request(
         return Ok(CaptureAsked::UnknownAgent);
     }
     if let Some(open) = open_of(connection, new.agent, now_ns)? {
-        return Ok(CaptureAsked::Busy(open.id));
+        return Ok(CaptureAsked::Busy(Some(open.id)));
     }
     connection.execute(
         "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
          WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + $1 <= $2",
         &[&PATIENCE_NS, &now_ns],
     )?;
+    let find = "SELECT count(*) FROM captures WHERE state IN ('requested', 'arriving')";
+    if connection.number(find, &[])? >= KEPT {
+        return Ok(CaptureAsked::Busy(None));
+    }
     let id = connection.number(
         "INSERT INTO captures (agent, seconds, requested_ns, actor, state) VALUES ($1, $2, $3, $4, 'requested')
          RETURNING id",
         &[&new.agent.0, &i64::from(new.seconds), &now_ns, &text(&new.actor)],
     )?;
-    let sql =
-        "DELETE FROM captures WHERE id IN (SELECT id FROM captures ORDER BY id DESC OFFSET $1)";
-    connection.execute(sql, &[&KEPT])?;
+    // One that is open comes to those that are over.
+    let sql = "DELETE FROM captures WHERE id IN
+         (SELECT id FROM captures WHERE state IN ('complete', 'failed') ORDER BY id DESC OFFSET $1)";
+    connection.execute(sql, &[&(KEPT - 1)])?;
     let object = format!("{}, {} s", named(id, new.agent), new.seconds);
     record(connection, now_ns, &new.actor, ("request capture", &object))?;
     Ok(CaptureAsked::Added(CaptureId(id)))

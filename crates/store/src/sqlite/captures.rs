@@ -116,13 +116,18 @@ fn request(
         return Ok(CaptureAsked::UnknownAgent);
     }
     if let Some(open) = open_of(connection, new.agent, now_ns)? {
-        return Ok(CaptureAsked::Busy(open.id));
+        return Ok(CaptureAsked::Busy(Some(open.id)));
     }
     connection.execute(
         "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
          WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + ?1 <= ?2",
         params![PATIENCE_NS, now_ns],
     )?;
+    let find = "SELECT count(*) FROM captures WHERE state IN ('requested', 'arriving')";
+    let open: i64 = connection.query_row(find, [], |row| row.get(0))?;
+    if open >= KEPT {
+        return Ok(CaptureAsked::Busy(None));
+    }
     connection.execute(
         "INSERT INTO captures (agent, seconds, requested_ns, actor, state) VALUES (?1, ?2, ?3, ?4, 'requested')",
         params![new.agent.0, new.seconds, now_ns, new.actor],
@@ -134,12 +139,13 @@ fn request(
     Ok(CaptureAsked::Added(CaptureId(id)))
 }
 
-/// Deletes all captures but the latest.
+/// Deletes all captures that are over but the latest, to which one that is open comes.
 fn forget_oldest(connection: &Connection) -> Result<(), StoreError> {
-    let old = "SELECT id FROM captures ORDER BY id DESC LIMIT -1 OFFSET ?1";
+    let old = "SELECT id FROM captures WHERE state IN ('complete', 'failed')
+         ORDER BY id DESC LIMIT -1 OFFSET ?1";
     for (table, column) in [("capture_chunks", "capture"), ("captures", "id")] {
         let sql = format!("DELETE FROM {table} WHERE {column} IN ({old})");
-        connection.execute(&sql, [KEPT])?;
+        connection.execute(&sql, [KEPT - 1])?;
     }
     Ok(())
 }

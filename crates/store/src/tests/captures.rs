@@ -11,6 +11,7 @@ for_each_database! {
     a_capture_that_is_too_large_or_not_whole_fails,
     an_agent_sends_its_own_capture_and_has_one_at_a_time,
     the_oldest_captures_go,
+    a_capture_that_is_open_stays_and_more_than_are_kept_are_refused,
 }
 
 fn request(fixture: &Fixture) -> CaptureAsked {
@@ -116,7 +117,7 @@ fn a_capture_that_is_too_large_or_not_whole_fails(fixture: &Fixture) {
 
 fn an_agent_sends_its_own_capture_and_has_one_at_a_time(fixture: &Fixture) {
     let id = added(fixture);
-    assert_eq!(request(fixture), CaptureAsked::Busy(id));
+    assert_eq!(request(fixture), CaptureAsked::Busy(Some(id)));
     let other = AgentId(fixture.agent.0 + 100);
     let new = NewCapture {
         agent: other,
@@ -150,4 +151,36 @@ fn the_oldest_captures_go(fixture: &Fixture) {
     assert_eq!(data(fixture, first), None);
     let captures = fixture.store.captures().expect("readable");
     assert_eq!(captures.len(), usize::try_from(KEPT).expect("small"));
+}
+
+fn a_capture_that_is_open_stays_and_more_than_are_kept_are_refused(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let whole = added(fixture);
+    send(fixture, whole, 0, b"a");
+    assert!(end(fixture, whole, 1));
+    let token = token(store, Scope::Agents("many".to_owned()), 50, None);
+    let ask = |agent| {
+        let actor = "ann".to_owned();
+        let new = NewCapture {
+            agent,
+            seconds: 7,
+            actor,
+        };
+        store.request_capture(new).expect("writable")
+    };
+    let agents = (100u8..).take(usize::try_from(KEPT).expect("small"));
+    let agents: Vec<_> = agents
+        .map(|hash| enrol(store, token, hash, "box"))
+        .collect();
+    let ids: Vec<_> = agents.iter().map(|agent| ask(*agent)).collect();
+    assert_eq!(request(fixture), CaptureAsked::Busy(None));
+    for (agent, id) in agents.iter().zip(ids) {
+        let open = store.capture_of(*agent).expect("readable");
+        assert_eq!(open.map(|open| CaptureAsked::Added(open.id)), Some(id));
+    }
+    assert!(data(fixture, whole).is_some(), "others are still to come");
+    let open = store.capture_of(agents[0]).expect("readable");
+    let ended = store.end_capture(agents[0], open.expect("one").id, CaptureEnd::default());
+    assert!(ended.expect("writable"));
+    added(fixture);
 }

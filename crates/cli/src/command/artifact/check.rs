@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use artifact::{Candidate, Checker};
-use config::rule_files::{NoSink, RuleSources, is_builtin};
+use config::rule_files::{Loaded, NoSink, RuleSources, is_builtin};
 use diagnostics::failure::Failure;
-use rules::{EngineOptions, Level};
+use rules::{Code, EngineOptions, Level};
 
 /// The check of `tollgate rules check`, and the tests of `tollgate rules test`.
 #[derive(Debug)]
@@ -30,9 +30,27 @@ pub(super) fn check(candidates: &[Candidate], folder: Option<&Path>) -> Result<(
     loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable().map_err(|failure| text(&failure))?;
     for candidate in candidates {
+        check_sources(candidate, &loaded)?;
+    }
+    for candidate in candidates {
         run_tests(candidate, &sources)?;
     }
     Ok(())
+}
+
+/// Refuses rules of sources that only plug-ins have. No plug-in is loaded here, so nothing of such a rule is checked; it
+/// could be nonsense, and the watch that loads the plug-in would be the first to say so.
+fn check_sources(candidate: &Candidate, loaded: &Loaded) -> Result<(), String> {
+    let file = candidate.path.display().to_string();
+    let is_unknown = |code: Code| code == Code::UnknownSource;
+    let mut found = loaded.diagnostics.iter();
+    match found.find(|it| is_unknown(it.code) && *it.location.file == *file) {
+        None => Ok(()),
+        Some(it) => Err(format!(
+            "{} of {} cannot be checked: only `source: syscall` is known here, and no plug-in is loaded; line {}: {}",
+            it.context, candidate.name, it.location.line, it.message
+        )),
+    }
 }
 
 fn text(failure: &Failure) -> String {
@@ -98,4 +116,28 @@ fn run_tests(candidate: &Candidate, sources: &RuleSources) -> Result<(), String>
     let here = format!("{}/", folder.path().display());
     let faults = faults.join("\n  ").replace(&here, "tests/");
     Err(format!("tests of {} fail:\n  {faults}", candidate.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_the_sources_of_plugins_are_refused_by_name() {
+        let rule = "- {rule: R, desc: d, condition: evt.type = x, output: o, priority: INFO, source: SOURCE}\n";
+        let mut candidate = Candidate {
+            name: "audit".to_owned(),
+            path: "artifact-00-audit.yaml".into(),
+            replaces: None,
+            rules: rule.replace("SOURCE", "k8s_audit"),
+            tests: Vec::new(),
+        };
+        let problem = check(&[candidate.clone()], None).expect_err("no plug-in is loaded");
+        assert!(
+            problem.contains("rule R of audit") && problem.contains("`k8s_audit`"),
+            "{problem}"
+        );
+        candidate.rules = rule.replace("SOURCE", "syscall").replace("= x", "= open");
+        check(&[candidate], None).expect("it is good");
+    }
 }

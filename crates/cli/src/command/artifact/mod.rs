@@ -283,12 +283,15 @@ fn verify(args: &VerifyArtifact) -> Outcome {
             })
         ));
     }
-    let signed = match key {
-        Some(key) => format!("signed by    {key}\n"),
-        None => "signed by    not looked for (--allow-unsigned)\n".to_owned(),
+    let (done, signed) = match key {
+        Some(key) => ("verified", key.to_string()),
+        None => (
+            "read, and not verified",
+            "not looked for (--allow-unsigned)".to_owned(),
+        ),
     };
     terminal::print(&format!(
-        "{reference}: verified\nname         {name}\nversion      {version}\ntype         {}\ndigest       {}\nlayer        {}\n{signed}",
+        "{reference}: {done}\nname         {name}\nversion      {version}\ntype         {}\ndigest       {}\nlayer        {}\nsigned by    {signed}\n",
         found.kind.name(),
         found.digest,
         found.layer_digest,
