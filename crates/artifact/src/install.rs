@@ -1,5 +1,7 @@
 //! Installs artefacts with what they need: all are read and verified, then checked together, then written.
 
+mod dependencies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -219,12 +221,7 @@ impl<'i> Installer<'i> {
             return Err(ArtifactError::Unsupported { name, problem });
         }
         plan.open.push(name.clone());
-        let (mut rank, mut needs) = (0, Vec::new());
-        for dependency in &fetched.config.dependencies {
-            let (needed, its_rank) = self.depend(plan, &name, dependency)?;
-            rank = rank.max(1 + its_rank);
-            needs.push(needed);
-        }
+        let (rank, needs) = self.depend_on_all(plan, &name, &fetched.config.dependencies)?;
         plan.open.pop();
         let content = fetched
             .content
@@ -321,98 +318,6 @@ impl<'i> Installer<'i> {
         Ok(())
     }
 
-    /// Finds or plans what an artefact needs, and returns the name and rank of that.
-    fn depend(
-        &self,
-        plan: &mut Plan<'_>,
-        name: &str,
-        dependency: &Dependency,
-    ) -> Result<(String, u32), ArtifactError> {
-        let choices = dependency.choices();
-        // Versions of those that are installed and do not count.
-        let mut damaged = BTreeMap::new();
-        for choice in &choices {
-            let needed = version_of(&choice.version)
-                .map_err(|problem| ArtifactError::form("the configuration", problem))?;
-            let mut planned = plan.planned.iter().map(|it| &it.step);
-            let planned = planned.find(|step| step.name == choice.name);
-            let known = match planned {
-                Some(step) => Some(&step.installed),
-                None => plan.state.0.get(&choice.name),
-            };
-            let Some(known) = known.filter(|known| is_enough(&known.version, &needed)) else {
-                continue;
-            };
-            if planned.is_some() || self.counts(plan.store, &plan.state, &choice.name)? {
-                return Ok((choice.name.clone(), known.rank));
-            }
-            damaged.insert(&choice.name, known.version.to_string());
-        }
-        let mut problems = Vec::new();
-        for choice in &choices {
-            form::check_name(&choice.name)
-                .map_err(|problem| ArtifactError::form("the configuration", problem))?;
-            let damaged = damaged.get(&choice.name);
-            // The needed version may be older than the installed one, which would be a roll-back.
-            let tag = match damaged {
-                Some(version) if !self.options.allow_rollback => version,
-                _ => &choice.version,
-            };
-            match self
-                .options
-                .index
-                .find(&choice.name, Some(tag.clone()), None)
-            {
-                None if damaged.is_some() => problems.push(format!(
-                    "`{}` is installed, but it or what it needs was not verified with these keys, or a file of it was \
-                     changed; no index has it",
-                    choice.name
-                )),
-                None => problems.push(format!("no index has `{}`", choice.name)),
-                Some(Err(error)) => return Err(error),
-                Some(Ok((kind, _))) if kind != Kind::Rulesfile => {
-                    problems.push(format!(
-                        "`{}` is a {}, which this program cannot install",
-                        choice.name,
-                        kind.name()
-                    ));
-                }
-                Some(Ok((_, reference))) => {
-                    let fetched = self.fetch_dependency(&choice.name, &reference)?;
-                    let rank = self.plan(plan, &reference, fetched)?;
-                    return Ok((choice.name.clone(), rank));
-                }
-            }
-        }
-        Err(ArtifactError::Unsupported {
-            name: name.to_owned(),
-            problem: format!(
-                "it needs `{}` {}: {}",
-                dependency.name,
-                dependency.version,
-                problems.join("; ")
-            ),
-        })
-    }
-
-    /// Reads an artefact that another one needs.
-    fn fetch_dependency(
-        &self,
-        name: &str,
-        reference: &Reference,
-    ) -> Result<Fetched, ArtifactError> {
-        let source = (self.open)(reference)?;
-        let root = fetch::root(&*source, reference)?;
-        let trust = self.trust_of_dependencies();
-        let fetched = fetch::fetch_root(&*source, reference, &trust, root)?;
-        let (found, _) = fetched.config.identity()?;
-        if found == name {
-            return Ok(fetched);
-        }
-        let problem = format!("the index calls it `{name}`, and it calls itself `{found}`");
-        Err(ArtifactError::form("the configuration", problem))
-    }
-
     /// What `signed_as` says is about the artefact that was asked for alone.
     fn trust_of_dependencies(&self) -> Trust {
         match &self.options.trust {
@@ -503,132 +408,4 @@ fn installable(name: &str, kind: Kind) -> Result<(), ArtifactError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use super::*;
-    use crate::{Config, Layout, Package, PublicKey, push};
-
-    const KEY: &str = "-----BEGIN PUBLIC KEY-----
-MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt
-6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==
------END PUBLIC KEY-----
-";
-
-    struct NoCheck;
-
-    impl Checker for NoCheck {
-        fn check(&self, _: &[Candidate]) -> Result<(), String> {
-            Ok(())
-        }
-    }
-
-    fn publish(folder: &Path, name: &str, version: &str, needs: &[&str]) {
-        let reference = Reference::new("localhost:1", name).expect("it is good");
-        let reference = reference.with(Some(version.to_owned()), None);
-        let needs = needs.iter().map(|text| Dependency::parse(text));
-        let package = Package {
-            config: Config {
-                name: Some(name.to_owned()),
-                version: Some(version.to_owned()),
-                dependencies: needs.collect::<Result<_, _>>().expect("they are good"),
-                requirements: Vec::new(),
-            },
-            file: format!("{name}.yaml"),
-            rules: format!("- list: {name}\n  items: []\n"),
-            tests: Vec::new(),
-        };
-        let layout = Layout::create(&folder.join(name)).expect("it can be written");
-        push(&layout, &reference, &package, &[], None).expect("it can be written");
-    }
-
-    fn installer(folder: &Path, trust: Trust, names: &[&str]) -> Installer<'static> {
-        let mut index = Index::default();
-        for name in names {
-            let text = format!(
-                "[{{name: {name}, type: rulesfile, registry: 'localhost:1', repository: {name}}}]"
-            );
-            index.add(name, &text).expect("it is good");
-        }
-        let options = InstallOptions {
-            folder: folder.join("rules"),
-            trust,
-            allow_rollback: false,
-            engine_version: Version::new(0, 57, 0),
-            index,
-        };
-        let folder = folder.to_owned();
-        Installer::new(options, move |reference: &Reference| {
-            let layout = Layout::open(&folder.join(&reference.repository));
-            Ok(Box::new(layout) as Box<dyn Source>)
-        })
-    }
-
-    fn wanted(text: &str) -> Wanted {
-        Wanted::parse(text).expect("it is good")
-    }
-
-    #[test]
-    fn an_installed_dependency_counts_only_with_its_file_and_a_key() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let folder = folder.path();
-        publish(folder, "base", "1.0.0", &[]);
-        publish(folder, "base", "1.2.0", &[]);
-        publish(folder, "middle", "1.0.0", &["base:1.0.0"]);
-        publish(folder, "web", "1.0.0", &["middle:1.0.0"]);
-        publish(folder, "web", "1.1.0", &["middle:1.0.0"]);
-        let here = installer(folder, Trust::Nobody, &["base", "middle", "web"]);
-        let install = |text: &str| {
-            let done = here.install(&wanted(text), &NoCheck).expect(text);
-            let steps = done.steps.into_iter();
-            let steps = steps.map(|step| format!("{} {}", step.name, step.installed.version));
-            steps.collect::<Vec<_>>()
-        };
-        assert_eq!(install("base:1.2.0"), ["base 1.2.0"]);
-        assert_eq!(install("web:1.0.0"), ["middle 1.0.0", "web 1.0.0"]);
-        assert_eq!(install("web:1.0.0"), [""; 0]);
-        let file = folder.join("rules/artifact-00-base.yaml");
-        let good = fs::read_to_string(&file).expect("it is there");
-        // Of what the dependency needs, on the way that reads the digest alone. The version stays the newer one.
-        fs::write(&file, "").expect("it can be written");
-        let all = ["base 1.2.0", "middle 1.0.0", "web 1.0.0"];
-        assert_eq!(install("web:1.0.0"), all);
-        assert_eq!(fs::read_to_string(&file).expect("it is there"), good);
-        fs::remove_file(&file).expect("it is there");
-        let without = installer(folder, Trust::Nobody, &["web", "middle"]);
-        let error = without
-            .install(&wanted("web:1.1.0"), &NoCheck)
-            .expect_err("there is no base");
-        assert!(
-            error.to_string().contains("`base` is installed, but"),
-            "{error}"
-        );
-        assert_eq!(
-            install("web:1.1.0"),
-            ["base 1.2.0", "middle 1.0.0", "web 1.1.0"]
-        );
-        assert_eq!(fs::read_to_string(&file).expect("it is there"), good);
-        // Whoever asks for a key does not take what was installed without one, or with another one.
-        let key = PublicKey::from_pem(KEY).expect("it is a key");
-        let trust = Trust::Keys {
-            keys: vec![key.clone()],
-            signed_as: None,
-        };
-        let strict = installer(folder, trust, &[]);
-        let store = Store::open(&folder.join("rules")).expect("it is free");
-        let mut state = store.read().expect("it is there");
-        let mut counts = |name: &str, by: Option<Digest>| {
-            let installed = state.0.get_mut(name).expect("it is installed");
-            installed.key = by;
-            strict
-                .counts(&store, &state, "web")
-                .expect("it can be read")
-        };
-        let by = Some(key.fingerprint());
-        assert!(!counts("web", by.clone()));
-        assert!(!counts("middle", by.clone()));
-        assert!(!counts("base", Some(Digest::of(b"another key"))));
-        assert!(counts("base", by));
-    }
-}
+mod tests;

@@ -319,7 +319,7 @@ fn an_agent_that_starts_again_continues_no_capture_of_the_one_before() {
         (source.0.lock().expect("no panic").clone(), ends.concat())
     };
     let (begun, end) = ask(r#"{"id":7,"seconds":1,"parts":2}"#);
-    assert_eq!(begun, []);
+    assert_eq!(begun, Vec::<u64>::new());
     assert!(end.contains("the agent was started again"), "{end}");
     // None is there yet, or the collector is an older one.
     let begins = |ids: &[u64]| (ids.to_vec(), String::new());
