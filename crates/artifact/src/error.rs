@@ -18,7 +18,7 @@ pub enum ArtifactError {
         problem: String,
     },
     /// A name is in no index.
-    #[error("cannot find `{name}`: no index has it{}", near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("cannot find `{name}`: no index has it{}", near.as_ref().map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     Unknown {
         /// The name.
         name: String,

@@ -223,6 +223,7 @@ impl Remote {
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
         accepted(answer, &url, "an answer of the registry", limits::ANSWER)?;
+        // An answer without a place is refused below, as one with a place elsewhere is.
         let location = location.unwrap_or_default();
         let base = format!("{}://{}", self.scheme, self.registry);
         match location.starts_with('/') {
@@ -384,6 +385,7 @@ fn accepted(
         return Err(ArtifactError::Status {
             url: shown(url),
             status: status.as_u16(),
+            // The status is the error; its text is an addition.
             text: text
                 .map(|text| format!(": {}", text.escape_debug()))
                 .unwrap_or_default(),

@@ -92,7 +92,7 @@ impl Helper {
             plugins: plugins.to_vec(),
         };
         self.ask(&request)?;
-        let Reply::Loaded(descriptions) = self.next()? else {
+        let Reply::Loaded(descriptions) = self.reply()? else {
             return Err(self.unasked("another answer than to loading"));
         };
         if descriptions.len() != plugins.len() {
@@ -115,7 +115,7 @@ impl Helper {
             with_info,
         };
         self.ask(&request)?;
-        match self.next()? {
+        match self.reply()? {
             Reply::Opened => Ok(()),
             _ => Err(self.unasked("another answer than to opening")),
         }
@@ -126,7 +126,7 @@ impl Helper {
     /// # Errors
     ///
     /// Fails if the process ended, sends garbage or nothing in time, or reports a failure.
-    pub fn next(&mut self) -> Result<Reply, HelperError> {
+    pub fn reply(&mut self) -> Result<Reply, HelperError> {
         let mut timed = Timed {
             stream: &self.stream,
             until: Instant::now() + self.deadline,

@@ -255,7 +255,7 @@ impl Shared {
         helper.open(evaluator.wanted(), evaluator.with_info())?;
         self.tell(IncidentKind::Opened, "it is open".to_owned());
         loop {
-            let reply = helper.next()?;
+            let reply = helper.reply()?;
             if self.stop.load(Ordering::Acquire) {
                 return Ok(FollowEnd::Stopped);
             }

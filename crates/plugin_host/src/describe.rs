@@ -61,6 +61,7 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
             .text(which)
             .ok_or_else(|| format!("it does not say its {what}"))
     };
+    // The API has an empty text for a plugin whose events are of no source of its own, or that makes none.
     let source = library.text(Text::Source).unwrap_or_default();
     let extracts_from = match library.text(Text::ExtractSources) {
         Some(json) => list(&json)?,
@@ -82,6 +83,7 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
         source,
         extracts_from,
         fields,
+        // Only shown, and empty for a plugin that describes no configuration.
         schema: library.schema().unwrap_or_default(),
     })
 }

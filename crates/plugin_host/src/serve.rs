@@ -62,6 +62,7 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
     let Request::Open { wanted, with_info } = request(socket)? else {
         return Err("asked to load plugins twice".to_owned());
     };
+    // Without a plugin there are no parameters, and `open` refuses.
     let mut stream = EventStream::open(loaded, params.unwrap_or_default(), &wanted, with_info)?;
     reply(socket, &Reply::Opened)?;
     stream.run(socket)

@@ -117,7 +117,7 @@ impl Pattern {
     #[must_use]
     pub fn folders_above(&self) -> Vec<Self> {
         let is_named = |folder: &&str| {
-            let name = folder.rsplit('/').next().unwrap_or_default();
+            let name = folder.rsplit_once('/').map_or(*folder, |(_, name)| name);
             name.chars().any(|c| c != '*')
         };
         let ends = self.text.match_indices('/');

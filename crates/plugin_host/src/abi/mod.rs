@@ -151,6 +151,7 @@ impl Library {
     pub(crate) fn init(self, config: &str) -> Result<Plugin, String> {
         let nul = |_nul| "a text of its configuration has a NUL byte".to_owned();
         let config = CString::new(config).map_err(nul)?;
+        // As in a description: empty for a plugin that makes no events.
         let source = CString::new(self.text(Text::Source).unwrap_or_default()).map_err(nul)?;
         let missing = |what: &str| format!("it has no function `plugin_{what}`");
         let init = self.api.init.ok_or_else(|| missing("init"))?;
@@ -467,6 +468,7 @@ unsafe extern "C-unwind" fn log(
     if severity > LOG_SEVERITY {
         return;
     }
+    // The API lets both be null; a line of the log decides nothing.
     let component = text_at(component, MAX_LOG).unwrap_or_default();
     let message = text_at(message, MAX_LOG).unwrap_or_default();
     let line: String = format!("{component}: {message}")

@@ -205,9 +205,7 @@ fn done_text(done: &Done) -> String {
     let lines = done.steps.iter().map(|step| {
         let installed = &step.installed;
         let before = step.before.as_ref();
-        let before = before
-            .map(|before| format!(" (before: {before})"))
-            .unwrap_or_default();
+        let before = before.map_or_else(String::new, |before| format!(" (before: {before})"));
         let signed = match &installed.key {
             Some(key) => format!("signed by {key}"),
             None => "not verified: no signature was looked for".to_owned(),

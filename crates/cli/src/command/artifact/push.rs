@@ -127,8 +127,12 @@ fn check(package: &Package) -> Result<(), Failure> {
         );
         return Ok(());
     }
+    let name = package.config.name.clone().ok_or_else(|| {
+        Failure::new(Exit::BadInput, "cannot publish rules without a name")
+            .help("give one with --name")
+    })?;
     let candidate = Candidate {
-        name: package.config.name.clone().unwrap_or_default(),
+        name,
         path: PathBuf::from(&package.file),
         replaces: None,
         rules: package.rules.clone(),
