@@ -21,6 +21,9 @@ use rules::{AlertValue, Engine, EngineOptions, Priority};
 use crate::sink::DeferredSink;
 use crate::{journal, summary};
 
+/// Plugins whose sources are not open yet, and the rules of each source.
+pub(crate) type UnopenedSources = (Plugins, Vec<(String, Arc<Engine>)>);
+
 /// The plugins of a configuration, as they describe themselves.
 #[derive(Clone, Debug)]
 pub struct Plugins {

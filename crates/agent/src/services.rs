@@ -37,7 +37,7 @@ use super::host;
 use super::kernel_reports::KernelReports;
 use super::orders;
 use super::pidfile::Pidfile;
-use super::plugins::Plugins;
+use super::plugins::UnopenedSources;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
 use super::self_report::{self, Reported, RulesRecord};
@@ -140,7 +140,7 @@ impl RuntimeContainer {
 pub(super) struct AgentConfig {
     pub(super) rules: Rules,
     /// Plugins, with the rules of their sources. `None` once the sources are open.
-    pub(super) plugins: Option<(Plugins, Vec<(String, Arc<Engine>)>)>,
+    pub(super) plugins: Option<UnopenedSources>,
     /// The policy's decisions on calls.
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers than the filter caused.

@@ -28,6 +28,9 @@ pub struct Index {
     entries: Vec<IndexEntry>,
 }
 
+/// What is meant: for a name, that and its kind; and the reference.
+pub(crate) type Located<'w> = (Option<(&'w str, Kind)>, Reference);
+
 impl Index {
     /// Adds the entries of a file, whose name is for messages.
     ///
@@ -87,10 +90,7 @@ impl Index {
     }
 
     /// Returns the reference that is meant; for a name, with that and its kind.
-    pub(crate) fn locate<'w>(
-        &self,
-        wanted: &'w Wanted,
-    ) -> Result<(Option<(&'w str, Kind)>, Reference), ArtifactError> {
+    pub(crate) fn locate<'w>(&self, wanted: &'w Wanted) -> Result<Located<'w>, ArtifactError> {
         let (name, tag, digest) = match wanted {
             Wanted::Reference(reference) => return Ok((None, reference.clone())),
             Wanted::Name { name, tag, digest } => (name, tag.clone(), digest.clone()),

@@ -41,6 +41,9 @@ pub use steps::{Candidate, Checker, Done, Step};
 
 use form::Descriptor;
 
+/// A manifest, and its media type if one is given.
+pub type ManifestBytes = (Vec<u8>, Option<String>);
+
 /// Where artefacts are read from.
 pub trait Source {
     /// Reads a manifest by tag or digest, with its media type if one is given; `None` if there is none.
@@ -48,10 +51,7 @@ pub trait Source {
     /// # Errors
     ///
     /// It cannot be read, or is too large.
-    fn manifest(
-        &self,
-        tag_or_digest: &str,
-    ) -> Result<Option<(Vec<u8>, Option<String>)>, ArtifactError>;
+    fn manifest(&self, tag_or_digest: &str) -> Result<Option<ManifestBytes>, ArtifactError>;
 
     /// Reads a blob of at most `limit` bytes. Whoever calls this compares the digest.
     ///

@@ -140,7 +140,7 @@ fn an_agent_that_took_over_compares_with_what_it_finds_again() {
     assert!(problem(&after, &[file("web", &["mkdir"])], None).contains("allows more"));
     let unknown = took_over("another text");
     assert_eq!(state(&unknown), BundledPolicyState::NextStart);
-    let why = problem(&unknown, &[kept.clone()], None);
+    let why = problem(&unknown, std::slice::from_ref(&kept), None);
     assert!(why.contains("the one in force is not known"), "{why}");
     assert!(unknown.policy_in_force().is_none());
 }

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::form::NameAndVersion;
 
+/// Name and rank of what is there; else the versions of what is installed and does not count, by name.
+type Found = Result<(String, u32), BTreeMap<String, String>>;
+
 impl Installer<'_> {
     /// Finds or plans all that an artefact needs. Returns its rank and the names of what it needs.
     pub(super) fn depend_on_all(
@@ -87,7 +90,7 @@ impl Installer<'_> {
         &self,
         plan: &Plan<'_>,
         choices: &[NameAndVersion],
-    ) -> Result<Result<(String, u32), BTreeMap<String, String>>, ArtifactError> {
+    ) -> Result<Found, ArtifactError> {
         let mut damaged = BTreeMap::new();
         for choice in choices {
             let needed = version_of(&choice.version)

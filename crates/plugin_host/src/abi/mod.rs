@@ -231,7 +231,7 @@ impl Plugin {
         let mut batch = Vec::with_capacity(count);
         for at in 0..count {
             // SAFETY: the plugin says that its array has `count` pointers.
-            let event = unsafe { events.add(at).read() };
+            let event = unsafe { element(events, at) };
             batch.push(copied(event, id)?);
         }
         Ok(Batch::Events {
@@ -354,6 +354,18 @@ fn value(field: &ss_plugin_extract_field, asked: &AskedField) -> Result<FieldVal
     }
 }
 
+/// Reads an element of an array of a plugin.
+///
+/// # Safety
+///
+/// The array has more than `at` elements.
+unsafe fn element<T>(array: *const T, at: usize) -> T {
+    // SAFETY: as the caller says.
+    let place = unsafe { array.add(at) };
+    // SAFETY: as the caller says.
+    unsafe { place.read() }
+}
+
 /// Reads one of the values that a plugin has written.
 fn scalar(
     values: ss_plugin_extract_field__bindgen_ty_1,
@@ -365,26 +377,26 @@ fn scalar(
             // SAFETY: all members of the union are pointers.
             let texts = unsafe { values.str_ };
             // SAFETY: the plugin says that there are more than `at` values of the type that was asked for.
-            let text = unsafe { texts.add(at).read() };
+            let text = unsafe { element(texts, at) };
             bytes_at(text, MAX_TEXT).map(Scalar::Text)
         }
         FieldType::Uint | FieldType::RelTime | FieldType::AbsTime => {
             // SAFETY: as above.
             let numbers = unsafe { values.u64_ };
             // SAFETY: as above.
-            Some(Scalar::Uint(unsafe { numbers.add(at).read() }))
+            Some(Scalar::Uint(unsafe { element(numbers, at) }))
         }
         FieldType::Bool => {
             // SAFETY: as above.
             let truths = unsafe { values.boolean };
             // SAFETY: as above.
-            Some(Scalar::Bool(unsafe { truths.add(at).read() } != 0))
+            Some(Scalar::Bool(unsafe { element(truths, at) } != 0))
         }
         FieldType::Ip | FieldType::Net => {
             // SAFETY: as above.
             let buffers = unsafe { values.buf };
             // SAFETY: as above.
-            address(unsafe { buffers.add(at).read() })
+            address(unsafe { element(buffers, at) })
         }
     }
 }
