@@ -217,11 +217,6 @@ const FAILURES: &[(&str, &str, &str)] = &[
     ),
     // It tries to run a program, which fails, and then lies.
     ("execute", "it returns an event of 0 bytes", "failures"),
-    (
-        "many",
-        "it returns 18446744073709551615 values for field `toy.list`",
-        "failures",
-    ),
 ];
 
 fn is_started_again_and_counted((mode, cause, counted): (&'static str, &str, &str)) {
@@ -235,9 +230,8 @@ fn is_started_again_and_counted((mode, cause, counted): (&'static str, &str, &st
     );
     // The events before a failure are evaluated, and none after it.
     let wordless = ran.of("Wordless");
-    assert_eq!(wordless.len() >= 2, mode != "many", "{mode}: {wordless:?}");
     assert!(
-        wordless.iter().all(|text| text == "wordless 2 <NA>"),
+        wordless.len() >= 2 && wordless.iter().all(|text| text == "wordless 2 <NA>"),
         "{mode}: {wordless:?}"
     );
     let total = ran
