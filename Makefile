@@ -10,6 +10,9 @@ PROGRAM   = $(TOLLGATE)
 DIST      = $(TARGET)/dist
 install uninstall: export PREFIX := $(or $(PREFIX),/usr/local)
 install uninstall: export DESTDIR := $(DESTDIR)
+# It loads libraries, so that it is never static.
+PLUGIN_HOST = $(TARGET)/release/tollgate-plugin-host
+image dist: export PLUGIN_HOST := $(PLUGIN_HOST)
 # A test program that hangs fails after so many seconds, and the others run. Cargo knows no limit.
 LIMIT     = 600
 RUNNER    = CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
@@ -135,9 +138,10 @@ debian-kernels: build ## boot Debian's kernels from 5.10 to the newest: doctor, 
 	@test -n '$(OUT)' || { echo 'cannot try kernels: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_TEST_SLOW=1 TOLLGATE_KERNELS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test kernels -- --nocapture
 
-static: ## build one file that needs no libraries, for the machine at hand
+static: ## build one file that needs no libraries, for the machine at hand, and tollgate-plugin-host, which needs some
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \
 	    --target $(HOST) --config 'profile.release.strip=true'
+	$(CARGO) build --release --locked --package plugin_host
 	@echo built $(STATIC)
 
 arm64: ## cross-build the static program for arm64, for debugging: target/aarch64-unknown-linux-gnu/debug/tollgate

@@ -73,6 +73,13 @@ third_party_notices() {
     echo "$work/THIRD-PARTY-NOTICES"
 }
 
+# plugin_host PROGRAM: prints the path of the program that loads plugins for a program: PLUGIN_HOST, by default the one beside it.
+plugin_host() {
+    found=${PLUGIN_HOST:-$(dirname "$1")/tollgate-plugin-host}
+    [ -x "$found" ] || fail "cannot find $found" 'run make build, or set PLUGIN_HOST to the program that loads plugins'
+    absolute "$found"
+}
+
 # absolute PATH: prints a path that stays right in another folder.
 absolute() {
     case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac

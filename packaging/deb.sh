@@ -3,7 +3,8 @@
 #
 # The files are those of install.sh. Two packings of the same program are equal byte for byte.
 # Environment: SOURCE_DATE_EPOCH (default: the time of the last commit), VERSION (default: that of Cargo.toml), COMPRESSION
-# (best, the default, or fast), NOTICES (licences of what is linked into the program; default: they are collected).
+# (best, the default, or fast), PLUGIN_HOST (the program that loads plugins; default: tollgate-plugin-host beside PROGRAM), NOTICES
+# (licences of what is linked into the programs; default: they are collected).
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -38,6 +39,10 @@ depends() {
 
 # An assignment of its own, so that a failure ends this script.
 depends=$(depends "$program")
+PLUGIN_HOST=$(plugin_host "$program")
+export PLUGIN_HOST
+# A static program runs where these are missing or too old; only plugins do not.
+recommends=$(depends "$PLUGIN_HOST")
 NOTICES=$(third_party_notices "$program")
 export NOTICES
 DESTDIR=$stage PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions packaging/install.sh install "$program"
@@ -58,7 +63,7 @@ for script in postinst prerm postrm; do install -m 755 packaging/debian/$script 
 # By sizes of files, not of blocks, which file systems count in different ways.
 size=$(find "$stage/usr" "$stage/etc" -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@SIZE@|$size|" \
-    -e "s|@DEPENDS@|$depends|; /^Depends: \$/d" \
+    -e "s|@DEPENDS@|$depends|; /^Depends: \$/d" -e "s|@RECOMMENDS@|$recommends|" \
     packaging/debian/control >"$stage/DEBIAN/control"
 chmod 644 "$stage"/DEBIAN/control "$stage"/DEBIAN/conffiles "$stage"/DEBIAN/md5sums
 

@@ -25,6 +25,10 @@ mkdir -p "$out" "$work/$name/packaging"
 rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar "$out"/tollgate-*-rules.tar \
     "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
 # Once: what is not stripped can be ten times as large.
+PLUGIN_HOST=$(plugin_host "$program")
+strip -o "$work/$name/tollgate-plugin-host" "$PLUGIN_HOST"
+PLUGIN_HOST=$work/$name/tollgate-plugin-host
+export PLUGIN_HOST
 strip -o "$work/$name/tollgate" "$program"
 program=$work/$name/tollgate
 NOTICES=$(third_party_notices "$program")

@@ -3,9 +3,9 @@
 #
 # FOLDER gets tollgate-VERSION-image.tar: an image layout of the OCI image specification with one index, and in it one
 # image for each program. The architecture of an image is the one that the program is built for. An image has the
-# program, its licences and an empty folder for certificate authorities, and nothing else; the libraries of a program
-# that is not static are added, so that a build for debugging can be tried. Two makings of the same program are equal
-# byte for byte. Environment: as dist.sh.
+# program, its licences, an empty folder for certificate authorities, and on this machine's architecture the program
+# that loads plugins, with its libraries; those of a program that is not static are added, too, so that a build for
+# debugging can be tried. Two makings of the same program are equal byte for byte. Environment: as dist.sh.
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -55,6 +55,12 @@ check() {
         fail "cannot make an image of $1: its file does not have the commit $commit" 'build it from the same commit as the others'
 }
 
+# libraries PROGRAM: prints the paths of the libraries of a program; none for a static one.
+libraries() {
+    objdump -p "$1" | grep -q NEEDED || return 0
+    ldd "$1" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p'
+}
+
 # fill FOLDER PROGRAM MACHINE: lays out the files of an image.
 fill() {
     install -d -m 755 "$1/etc/ssl/certs"
@@ -64,7 +70,9 @@ fill() {
     # Only a program of this machine can be asked for its libraries, and stripped.
     [ "$3" = "$(architecture /bin/sh)" ] || return 0
     strip "$1/tollgate"
-    for library in $(objdump -p "$2" | grep -q NEEDED && ldd "$2" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p'); do
+    install -m 755 "$host" "$1/tollgate-plugin-host"
+    strip "$1/tollgate-plugin-host"
+    for library in $(libraries "$2") $(libraries "$host"); do
         install -D -m 755 "$(readlink -f "$library")" "$1$library"
     done
 }
@@ -106,6 +114,7 @@ for program in "$first" "$@"; do
     esac
     machines="$machines$machine "
     check "$program" "$machine"
+    [ "$machine" != "$(architecture /bin/sh)" ] || host=$(plugin_host "$program")
     notices=${notices:-$(third_party_notices "$first")}
     image "$program" "$machine"
     list=${list:+$list,}$descriptor

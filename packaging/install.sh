@@ -3,8 +3,9 @@
 #
 #   packaging/install.sh install|uninstall PROGRAM
 #
-# Environment: PREFIX (default /usr/local), DESTDIR (default: none), ZSHDIR (folder of zsh's completions), NOTICES (file
-# with the licences of what is linked into the program; default: THIRD-PARTY-NOTICES in the archive of a release).
+# Environment: PREFIX (default /usr/local), DESTDIR (default: none), ZSHDIR (folder of zsh's completions), PLUGIN_HOST (the
+# program that loads plugins; default: tollgate-plugin-host beside PROGRAM), NOTICES (file with the licences of what is
+# linked into the programs; default: THIRD-PARTY-NOTICES in the archive of a release).
 # Files of /etc are never overwritten, and never removed if they were changed.
 set -eu
 umask 022
@@ -19,6 +20,8 @@ fail() {
 [ $# = 2 ] || fail 'cannot install: two arguments are needed' 'packaging/install.sh install|uninstall PROGRAM'
 verb=$1 program=$2
 case $program in /*) ;; *) program=$PWD/$program ;; esac
+plugin_host=${PLUGIN_HOST:-${program%/*}/tollgate-plugin-host}
+case $plugin_host in /*) ;; *) plugin_host=$PWD/$plugin_host ;; esac
 cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}
@@ -34,8 +37,10 @@ make_files() {
     # What `make dist` packs is stripped already; a machine without binutils takes it as it is.
     if command -v strip >/dev/null; then
         strip -o "$made/tollgate" "$program"
+        strip -o "$made/tollgate-plugin-host" "$plugin_host"
     else
         cp "$program" "$made/tollgate"
+        cp "$plugin_host" "$made/tollgate-plugin-host"
     fi
     "$program" man -o "$made/man"
     gzip -9n "$made"/man/*
@@ -48,6 +53,8 @@ make_files() {
 # files: prints MODE, SOURCE and TARGET of each file.
 files() {
     echo "755 $made/tollgate $prefix/bin/tollgate"
+    # The program looks for it in its own folder.
+    echo "755 $made/tollgate-plugin-host $prefix/bin/tollgate-plugin-host"
     echo "755 $made/hand-over.sh $prefix/lib/tollgate/hand-over"
     echo "644 $made/tollgate-watch.service $prefix/lib/systemd/system/tollgate-watch.service"
     echo "644 $made/tollgate-serve.service $prefix/lib/systemd/system/tollgate-serve.service"
@@ -74,6 +81,7 @@ settings() {
 
 install_all() {
     [ -x "$program" ] || fail "cannot find $program" 'run make build'
+    [ -x "$plugin_host" ] || fail "cannot find $plugin_host" 'run make build, or set PLUGIN_HOST to the program that loads plugins'
     make_files
     files | while read -r mode source target; do
         install -D -m "$mode" "$source" "$root$target"

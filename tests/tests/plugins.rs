@@ -168,6 +168,34 @@ fn rules_of_a_plugin_raise_alerts_with_its_fields() {
 }
 
 #[test]
+fn alerts_of_plugin_rules_are_in_the_totals_and_in_metrics() {
+    let ran = Toy::new("plain").run(&[]);
+    let totals = "Events detected: 3\nRule counts by severity:\n   WARNING: 1\n   INFO: 2\nTriggered rules by rule name:\n   \
+                  Odd: 1\n   Wordless: 2\n";
+    let sorted = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let found = ran.stdout.find("Events detected:");
+    let found = &ran.stdout[found.unwrap_or_else(|| panic!("{}", ran.stdout))..];
+    assert_eq!(sorted(found), sorted(totals));
+
+    // One event without a word comes before the plugin hangs.
+    let toy = Toy::new("hang");
+    let file = toy.folder.path().join("metrics");
+    let file_name = format!("metrics.output_file={}", file.display());
+    let options = ["-o", "metrics.enabled=true", "-o", "metrics.interval=500ms"];
+    toy.run(&[&options[..], &["-o", &file_name, "-M", "4"]].concat());
+    let snapshots = std::fs::read_to_string(&file).expect("it was written");
+    let last: Value =
+        serde_json::from_str(snapshots.lines().last().expect("a snapshot")).expect("it is JSON");
+    let fields = &last["output_fields"];
+    assert_eq!(fields["falco.rules.Wordless"], 1, "{last}");
+    assert_eq!(fields["falco.rules.matches_total"], 1, "{last}");
+}
+
+#[test]
 fn a_plugin_takes_fields_from_the_events_of_another() {
     let mut toy = Toy::new("plain");
     toy.extractor = Some(compile(&["-DEXTRACTOR", "-DSOURCES=\"[\\\"toy\\\"]\""]));

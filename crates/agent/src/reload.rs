@@ -130,11 +130,12 @@ impl Reloader {
         if let Some(outputs) = outputs {
             self.exchange(outputs)?;
         }
-        self.matched.retire(self.rulings.evaluator());
+        self.matched.retire(self.matched.in_force());
         let plan = plan_for(self.engine, served.plan);
         let paths: Vec<_> = served.evaluator.paths().into_iter().collect();
         self.rulings
             .replace(Arc::new(served.evaluator), &plan, &paths);
+        self.matched.replace_of_plugins(&of_plugins);
         self.plugins.replace(of_plugins);
         self.record.replace(digest, count, served.refused.len());
         if let Some(problem) = self.bundle.renew(&config) {
@@ -255,6 +256,8 @@ fn all(
 /// Match counts of rules, summed over all rule sets.
 pub(super) struct MatchCounts {
     rulings: RulesHandle<Engine>,
+    /// The rules of plugins' sources.
+    of_plugins: Mutex<Vec<Arc<Engine>>>,
     retired: Mutex<Retired>,
 }
 
@@ -262,39 +265,68 @@ pub(super) struct MatchCounts {
 struct Retired {
     /// Totals of rule sets that are no longer used.
     totals: Vec<RuleTotal>,
-    /// The previous rule set, which may still be evaluating an event.
-    last: Option<Arc<Engine>>,
+    /// The previous rule sets, which may still be evaluating an event.
+    last: Vec<Arc<Engine>>,
 }
 
 impl MatchCounts {
-    pub(super) fn new(rulings: RulesHandle<Engine>) -> Self {
-        let retired = Mutex::default();
-        Self { rulings, retired }
+    pub(super) fn new(rulings: RulesHandle<Engine>, of_plugins: &[(String, Arc<Engine>)]) -> Self {
+        Self {
+            rulings,
+            of_plugins: Mutex::new(without_names(of_plugins)),
+            retired: Mutex::default(),
+        }
+    }
+
+    /// Returns the rules in force: those of system calls, then those of plugins' sources.
+    pub(super) fn in_force(&self) -> Vec<Arc<Engine>> {
+        let of_plugins = self.of_plugins.lock();
+        let of_plugins = of_plugins.unwrap_or_else(PoisonError::into_inner);
+        let of_syscalls = self.rulings.evaluator();
+        std::iter::once(of_syscalls)
+            .chain(of_plugins.iter().cloned())
+            .collect()
     }
 
     pub(super) fn total(&self) -> u64 {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = retired.last.as_deref().map_or(0, matches);
         let before: u64 = retired.totals.iter().map(|total| total.matches).sum();
-        before + last + matches(&self.rulings.evaluator())
+        let in_force = self.in_force();
+        let engines = retired.last.iter().chain(&in_force);
+        before + engines.map(|engine| matches(engine)).sum::<u64>()
     }
 
     /// Returns the totals of all rules that have matched.
     pub(super) fn by_rule(&self) -> Vec<RuleTotal> {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let mut totals = retired.totals.clone();
-        for engine in retired.last.iter().chain([&self.rulings.evaluator()]) {
+        for engine in retired.last.iter().chain(&self.in_force()) {
             totals::add(&mut totals, engine);
         }
         totals
     }
 
-    fn retire(&self, engine: Arc<Engine>) {
+    /// Keeps the counts of rules that others are about to replace.
+    fn retire(&self, engines: Vec<Arc<Engine>>) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = retired.last.replace(engine) {
+        for last in std::mem::replace(&mut retired.last, engines) {
             totals::add(&mut retired.totals, &last);
         }
     }
+
+    /// Counts the matches of other rules of plugins' sources from now on.
+    fn replace_of_plugins(&self, engines: &[(String, Arc<Engine>)]) {
+        let mut of_plugins = self
+            .of_plugins
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *of_plugins = without_names(engines);
+    }
+}
+
+fn without_names(engines: &[(String, Arc<Engine>)]) -> Vec<Arc<Engine>> {
+    let engines = engines.iter().map(|(_, engine)| Arc::clone(engine));
+    engines.collect()
 }
 
 fn matches(engine: &Engine) -> u64 {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::notify::{RulesHandle, VerifyOptions};
+use capture::notify::VerifyOptions;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
 use container::registry::Registry;
@@ -283,10 +283,10 @@ impl AgentConfig {
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let (plugins, engines) = self.plugins.take().expect("sources are opened once");
+        let matched = Arc::new(MatchCounts::new(rulings.clone(), &engines));
         let plugins = plugins.start(engines, &dispatcher)?;
-        let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let counters = counted(started.counters, &matched, &shared_state);
-        let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
+        let figures = Figures::new(engine, &counters, &matched, &dispatcher);
         allow_captures(self.asked.take(), &dispatcher);
         let record = reported.start(&dispatcher, &counters);
         let check = subscribers::check(engine, watcher.scope(), dispatcher.clone())?;
@@ -488,7 +488,7 @@ fn start_engine(
 struct Figures {
     engine: EngineKind,
     counters: metrics::Counters,
-    evaluator: metrics::CurrentEvaluator,
+    in_force: metrics::RulesInForce,
     dispatcher: Dispatcher,
 }
 
@@ -496,13 +496,14 @@ impl Figures {
     fn new(
         engine: EngineKind,
         counters: &metrics::Counters,
-        rulings: RulesHandle<Engine>,
+        matched: &Arc<MatchCounts>,
         dispatcher: &Dispatcher,
     ) -> Self {
+        let matched = Arc::clone(matched);
         Self {
             engine,
             counters: Arc::clone(counters),
-            evaluator: Arc::new(move || rulings.evaluator()),
+            in_force: Arc::new(move || matched.in_force()),
             dispatcher: dispatcher.clone(),
         }
     }
@@ -512,7 +513,7 @@ impl Figures {
             wanted: settings.metrics.clone(),
             engine_name: self.engine.name_in_metrics(),
             counters: self.counters,
-            evaluator: self.evaluator,
+            in_force: self.in_force,
             dispatcher: self.dispatcher,
             latency: sink.latency(),
             files: metrics::Files::of(settings),

@@ -6,7 +6,6 @@
 //! sockets as the user that started it, which for root is everything.
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
-use plugin::protocol::PluginSpec;
 use seccomp::Action;
 use seccomp::table::{self, Rule, Table};
 use sys::seccomp::{FilterFlags, install_filter, set_no_new_privs};
@@ -137,26 +136,6 @@ fn rules(native: Arch, own: u64, has_network: bool) -> Table {
     }
 }
 
-/// Returns true if the configuration of a plugin has an address: a URL, or a name or number with a port.
-pub(crate) fn has_address(spec: &PluginSpec) -> bool {
-    let texts = [&spec.init_config, &spec.open_params];
-    texts.iter().any(|text| {
-        let text = text.replace("file://", "");
-        text.contains("://") || has_port(&text)
-    })
-}
-
-/// Returns true if a word ends with a colon and a number.
-fn has_port(text: &str) -> bool {
-    // The colon after a key of JSON is none of an address.
-    let text = text.replace("\":", " ");
-    let is_end = |c: char| c.is_whitespace() || "\"',;/[]{}".contains(c);
-    text.split(is_end).any(|word| {
-        let port = word.rsplit_once(':').map(|(_, port)| port);
-        port.is_some_and(|port| port.parse::<u16>().is_ok())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use seccomp::run::{SeccompData, run};
@@ -216,30 +195,5 @@ mod tests {
             assert_eq!(action(has_network, "socket", family), expected, "{family}");
         }
         assert_eq!(action(false, "openat", 0), Action::Allow);
-    }
-
-    #[test]
-    fn an_address_is_a_url_or_has_a_port() {
-        let spec = |init_config: &str, open_params: &str| PluginSpec {
-            name: String::new(),
-            library: String::new(),
-            init_config: init_config.to_owned(),
-            open_params: open_params.to_owned(),
-        };
-        for (config, params, expected) in [
-            ("{\"maxEventSize\":262144}", "", false),
-            ("{\"mode\":\"a\",\"n\":4}", "4", false),
-            ("", "/var/log/audit.json", false),
-            ("", "file:///var/log/audit.json", false),
-            ("", "http://:9765/k8s-audit", true),
-            ("{\"server\":\"collector.example:443\"}", "", true),
-            ("", ":9765", true),
-        ] {
-            assert_eq!(
-                has_address(&spec(config, params)),
-                expected,
-                "{config} {params}"
-            );
-        }
     }
 }

@@ -4,6 +4,7 @@
 //! whoever started it notices, and starts it again.
 
 mod abi;
+mod address;
 mod confine;
 mod describe;
 mod event;

@@ -11,6 +11,7 @@ use plugin::protocol::{
 };
 
 use crate::abi::{AskedField, Batch, Library, Plugin};
+use crate::address::has_address;
 use crate::confine;
 use crate::describe;
 use crate::event::Buffer;
@@ -53,7 +54,7 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
              one release"
         ));
     }
-    confine::confine(plugins.iter().any(confine::has_address))
+    confine::confine(plugins.iter().any(has_address))
         .map_err(|error| format!("it cannot be confined, and is not loaded: {error}"))?;
     let loaded = plugins.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let descriptions = loaded.iter().map(|loaded| loaded.description.clone());

@@ -144,11 +144,12 @@ fn check_image(layout: &Layout, descriptor: &Value) {
         config["rootfs"]["diff_ids"],
         serde_json::json!([difference])
     );
-    check_files(&plain);
+    let is_native = config["architecture"] == MACHINES.0;
+    check_files(&plain, is_native);
 }
 
-/// Checks owners and modes of the files of an unpacked layer.
-fn check_files(layer: &Path) {
+/// Checks owners and modes of the files of an unpacked layer. Plugins are loaded where the program is native.
+fn check_files(layer: &Path, is_native: bool) {
     let mut tar = Command::new("tar");
     tar.arg("-tvf").arg(layer).arg("--numeric-owner");
     let listing = run(&mut tar).stdout;
@@ -157,6 +158,9 @@ fn check_files(layer: &Path) {
         (words[5], format!("{} {}", words[0], words[1]))
     });
     let entries: BTreeMap<_, _> = entries.collect();
+    let plugin_host = entries.get("./tollgate-plugin-host").map(String::as_str);
+    let expected = is_native.then_some("-rwxr-xr-x 0/0");
+    assert_eq!(plugin_host, expected, "{listing}");
     for (path, mode) in [
         ("./tollgate", "-rwxr-xr-x 0/0"),
         ("./etc/ssl/certs/", "drwxr-xr-x 0/0"),
@@ -192,11 +196,21 @@ fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
     let message = refused(&[&text], "unknown");
     assert!(message.ends_with(": it is no program for x86-64 or arm64\nhelp: name the program that make static builds\n"), "{message}");
     let own = Path::new("/bin/true");
+    // Nothing that loads plugins is beside it.
+    let message = refused(&[own], "unknown");
+    let expected = "packaging/image.sh: cannot find /bin/tollgate-plugin-host\nhelp: run make build, or set PLUGIN_HOST ";
+    assert!(message.starts_with(expected), "{message}");
+    let copy = |name: &str| {
+        let text = fs::read("/bin/true").expect("it is there");
+        scratch.file(name, 0o755, text)
+    };
+    let (own, _beside) = (&copy("true"), copy("tollgate-plugin-host"));
     let message = refused(&[own, own], "unknown");
     assert!(
-        message.starts_with(
-            "packaging/image.sh: cannot make an image of /bin/true: another program is for "
-        ),
+        message.starts_with(&format!(
+            "packaging/image.sh: cannot make an image of {}: another program is for ",
+            own.display()
+        )),
         "{message}"
     );
     let other = of_another_machine(&scratch);

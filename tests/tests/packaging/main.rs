@@ -78,6 +78,7 @@ fn a_package_has_the_right_files_and_its_program_runs() {
         "./etc/tollgate/config.yaml",
         "./etc/tollgate/rules.d/",
         "./usr/bin/tollgate",
+        "./usr/bin/tollgate-plugin-host",
         "./usr/lib/systemd/system/tollgate-serve.service",
         "./usr/lib/systemd/system/tollgate-watch.service",
         "./usr/lib/sysusers.d/tollgate.conf",
@@ -93,7 +94,11 @@ fn a_package_has_the_right_files_and_its_program_runs() {
     ] {
         assert!(contents.contains_key(file), "{file}: {contents:#?}");
     }
-    let programs = ["./usr/bin/tollgate", "./usr/lib/tollgate/hand-over"];
+    let programs = [
+        "./usr/bin/tollgate",
+        "./usr/bin/tollgate-plugin-host",
+        "./usr/lib/tollgate/hand-over",
+    ];
     for (path, mode) in &contents {
         let is_open = path.ends_with('/') || programs.contains(&path.as_str());
         let expected = if is_open {
@@ -229,6 +234,7 @@ fn an_archive_installs_itself_and_is_removed_without_a_rest() {
     let installed = archive.files();
     for file in [
         "/usr/local/bin/tollgate",
+        "/usr/local/bin/tollgate-plugin-host",
         "/usr/local/share/man/man1/tollgate-run.1.gz",
         "/etc/tollgate/config.yaml",
     ] {

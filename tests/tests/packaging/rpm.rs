@@ -73,6 +73,7 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
         "/etc/logrotate.d/tollgate\n/etc/tollgate/config.yaml\n"
     );
     for file in [
+        "usr/bin/tollgate-plugin-host",
         "usr/lib/systemd/system/tollgate-watch.service",
         "usr/share/bash-completion/completions/tollgate",
         "usr/share/man/man1/tollgate-run.1.gz",

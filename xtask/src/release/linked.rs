@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Build, PACKAGE, output};
+use super::{Build, PACKAGE, PLUGIN_HOST, output};
 
 /// Something that is linked into the program.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,17 +36,18 @@ type Key = (String, String);
 
 /// Returns the packages that are linked into a build, sorted by name and version.
 pub(super) fn components(root: &Path, build: &Build) -> Result<Vec<Component>> {
-    let mut tree = cargo(root);
-    tree.args([
-        "tree",
-        "--edges",
-        "normal,no-proc-macro",
-        "--prefix",
-        "depth",
-    ]);
-    tree.args(["--format", " {p}", "--package", PACKAGE, "--target"]);
-    tree.args([&build.target, "--no-default-features", "--features"]);
-    let edges = edges(&output(tree.arg(build.features.join(",")))?)?;
+    let features = build.features.join(",");
+    let options = ["--no-default-features", "--features", features.as_str()];
+    let mut edges = edges(&tree(root, PACKAGE, build, &options)?)?;
+    // The program that loads plugins is packed beside it, and has none of its features.
+    for (user, used) in self::edges(&tree(root, PLUGIN_HOST, build, &[])?)? {
+        let known = edges.entry(user).or_default();
+        let new: Vec<_> = used
+            .into_iter()
+            .filter(|key| !known.contains(key))
+            .collect();
+        known.extend(new);
+    }
     let mut metadata = cargo(root);
     metadata.args(["metadata", "--format-version", "1", "--filter-platform"]);
     let metadata: Value = serde_json::from_str(&output(metadata.arg(&build.target))?)
@@ -57,6 +58,15 @@ pub(super) fn components(root: &Path, build: &Build) -> Result<Vec<Component>> {
     let checksums = checksums(&lock);
     let packages = packages(&metadata)?;
     join(&edges, &packages, &checksums)
+}
+
+/// Returns what `cargo tree` prints of a package.
+fn tree(root: &Path, package: &str, build: &Build, options: &[&str]) -> Result<String> {
+    let mut tree = cargo(root);
+    tree.args(["tree", "--edges", "normal,no-proc-macro"]);
+    tree.args(["--prefix", "depth", "--format", " {p}"]);
+    tree.args(["--package", package, "--target", &build.target]);
+    output(tree.args(options))
 }
 
 fn cargo(root: &Path) -> Command {

@@ -16,6 +16,8 @@ use linked::Component;
 
 /// The package that the program is built from.
 const PACKAGE: &str = "cli";
+/// The package of the program that loads plugins, which every packing has beside it.
+const PLUGIN_HOST: &str = "plugin_host";
 
 /// What `tollgate version --json` says about a program.
 struct Build {

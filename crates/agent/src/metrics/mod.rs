@@ -78,8 +78,8 @@ impl Metric {
 
 /// Callback that returns the engine's counters.
 pub(crate) type Counters = Arc<dyn Fn() -> Snapshot + Send + Sync>;
-/// Callback that returns the current rules.
-pub(crate) type CurrentEvaluator = Arc<dyn Fn() -> Arc<Engine> + Send + Sync>;
+/// Callback that returns the rules in force: those of system calls, then those of plugins' sources.
+pub(crate) type RulesInForce = Arc<dyn Fn() -> Vec<Arc<Engine>> + Send + Sync>;
 
 /// Sources of all metrics.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ pub(crate) struct Source {
     /// Falco's name of the engine.
     pub(crate) engine_name: &'static str,
     pub(crate) counters: Counters,
-    pub(crate) evaluator: CurrentEvaluator,
+    pub(crate) in_force: RulesInForce,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) latency: Arc<Latency>,
     pub(crate) files: Files,
@@ -245,8 +245,8 @@ impl Source {
         if !self.wanted.rules {
             return;
         }
-        let evaluator = (self.evaluator)();
-        for rule in evaluator.rule_matches() {
+        let in_force = (self.in_force)();
+        for rule in in_force.iter().flat_map(|engine| engine.rule_matches()) {
             if rule.matches == 0 && !self.wanted.empty_values {
                 continue;
             }
@@ -263,7 +263,8 @@ impl Source {
             }
             all.push(metric);
         }
-        let forgotten = evaluator.forgotten_counts();
+        let forgotten = in_force.iter().map(|engine| engine.forgotten_counts());
+        let forgotten: u64 = forgotten.sum();
         if forgotten > 0 || self.wanted.empty_values {
             all.push(Metric::new(
                 Area::Tollgate,
@@ -271,7 +272,8 @@ impl Source {
                 Value::Count(forgotten),
             ));
         }
-        for cost in evaluator.costs().filter(|cost| cost.evaluations > 0) {
+        let costs = in_force.iter().flat_map(|engine| engine.costs());
+        for cost in costs.filter(|cost| cost.evaluations > 0) {
             for (name, value) in [
                 ("rule_evaluations", Value::Count(cost.evaluations)),
                 ("rule_time", Value::Nanoseconds(cost.nanoseconds)),
@@ -279,7 +281,12 @@ impl Source {
                 all.push(Metric::new(Area::Tollgate, name, value).label("rule_name", cost.rule));
             }
         }
-        for (kind, count) in evaluator.evaluated() {
+        // Those of system calls: all events of plugins are of one kind, and their sources count them.
+        let of_syscalls = in_force.first();
+        for (kind, count) in of_syscalls
+            .into_iter()
+            .flat_map(|engine| engine.evaluated())
+        {
             all.push(
                 Metric::new(Area::Tollgate, "events_evaluated", Value::Count(count))
                     .label("call", kind.name()),
