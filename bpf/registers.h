@@ -15,7 +15,8 @@ static __always_inline u32 abi_of(u32 nr, struct task_struct *caller)
 	if (caller->thread_info.status & TS_COMPAT)
 		return ABI_COMPAT;
 #elif defined(__TARGET_ARCH_arm64)
-	if (((struct pt_regs *)bpf_task_pt_regs(caller))->pstate & PSR_MODE32_BIT)
+	/* `bpf_task_pt_regs` takes no task but one that the verifier trusts; where addresses are loaded, `caller` is none. */
+	if (((struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf()))->pstate & PSR_MODE32_BIT)
 		return ABI_COMPAT;
 #endif
 	return ABI_NATIVE;
