@@ -15,6 +15,7 @@ use store::{
 
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
+use crate::download::Download;
 use crate::server::Shared;
 use crate::{auth, body, grouping};
 
@@ -131,11 +132,10 @@ pub(crate) async fn file(
 
 /// Answers with the data of a capture.
 pub(crate) async fn download(shared: &Arc<Shared>, id: i64, actor: String) -> Answer {
-    // Bounds the memory of all downloads.
-    let _turn = shared.turn().await?;
+    let turn = shared.download_turn().await?;
     let data = shared.blocking(move |store| store.capture_data(CaptureId(id), &actor));
     let data = data.await?.ok_or_else(|| Refusal::not_found("capture"))?;
-    let mut response = data.into_response();
+    let mut response = Body::new(Download::new(data, turn)).into_response();
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "application/octet-stream"),

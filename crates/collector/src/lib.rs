@@ -13,6 +13,7 @@ mod body;
 mod bundles;
 mod captures;
 mod certificates;
+mod download;
 mod grouping;
 mod ingest;
 mod json;

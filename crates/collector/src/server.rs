@@ -15,7 +15,7 @@ use serve::{
 };
 use store::{Retention, Store, StoreError};
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 use crate::answer::Refusal;
@@ -41,7 +41,11 @@ const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {
 /// Bodies that are read and stored at the same time: bounds memory, whatever the number of senders.
 const UPLOADS: usize = 16;
 
-/// Time limit for a turn to upload.
+/// Captures that are downloaded at the same time: each is in memory until its reader has it. They have turns of their
+/// own, so that slow readers do not keep agents from sending.
+const DOWNLOADS: usize = 4;
+
+/// Time limit for a turn to upload or download.
 const TURN: Duration = Duration::from_secs(20);
 
 /// Interval of retention.
@@ -90,7 +94,8 @@ pub(crate) struct Shared {
     pub(crate) door: Door,
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
-    uploads: Semaphore,
+    uploads: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -111,13 +116,27 @@ impl Shared {
     }
 
     /// Waits for a turn to upload.
-    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        match tokio::time::timeout(TURN, self.uploads.acquire()).await {
+    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let crowded = "too many senders upload at the same time; send it again";
+        self.turn_of(&self.uploads, crowded).await
+    }
+
+    /// Waits for a turn to download. It lasts as long as what is downloaded is in memory.
+    pub(crate) async fn download_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let crowded = "too many captures are downloaded at the same time; ask again";
+        self.turn_of(&self.downloads, crowded).await
+    }
+
+    async fn turn_of(
+        &self,
+        turns: &Arc<Semaphore>,
+        crowded: &str,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        match tokio::time::timeout(TURN, Arc::clone(turns).acquire_owned()).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => {
                 self.metrics.crowded.add(1);
-                let message = "too many senders upload at the same time; send it again";
-                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
+                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, crowded))
             }
         }
     }
@@ -157,7 +176,8 @@ impl Collector {
             door: Door::new(),
             tails: Tails::new(),
             propose: settings.propose,
-            uploads: Semaphore::new(UPLOADS),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS)),
         });
         let router = router(Arc::clone(&shared));
         let answer = move |request: Request<Incoming>| {
