@@ -23,6 +23,21 @@ impl Refusal {
     pub(crate) fn not_found(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
     }
+
+    /// Adds what a client has to know beside the reason.
+    pub(crate) fn add_headers(&self, response: &mut Response) {
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                let scheme = HeaderValue::from_static("Bearer realm=\"tollgate\"");
+                headers.insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl From<StoreError> for Refusal {
@@ -40,17 +55,7 @@ impl From<StoreError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &json!({"error": self.message}));
-        let headers = response.headers_mut();
-        match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            StatusCode::UNAUTHORIZED => {
-                let scheme = HeaderValue::from_static("Bearer realm=\"tollgate\"");
-                headers.insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            _ => {}
-        }
+        self.add_headers(&mut response);
         response
     }
 }

@@ -16,22 +16,29 @@ pub(crate) const MAX_BODY: usize = 4 << 20;
 /// Largest body after decompression: no small body becomes a large one.
 pub(crate) const MAX_TEXT: u64 = 16 << 20;
 
+/// Records of one batch, or log records of one request, at most.
+pub(crate) const MAX_RECORDS: usize = 10_000;
+
 /// Time limit for a body. A client that sends more slowly is refused.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Reads a body as text.
 pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refusal> {
+    utf8(message(headers, body).await?)
+}
+
+/// Reads a body of at most [`MAX_BODY`] bytes, and decompresses it to at most [`MAX_TEXT`].
+pub(crate) async fn message(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
     let bytes = received(body, MAX_BODY, too_large).await?;
     let encoding = headers.get(header::CONTENT_ENCODING);
-    let bytes = match encoding.map(|value| value.as_bytes()) {
-        None | Some(b"identity") => bytes.to_vec(),
-        Some(b"gzip") => decompressed(&bytes)?,
+    match encoding.map(|value| value.as_bytes()) {
+        None | Some(b"identity") => Ok(bytes.to_vec()),
+        Some(b"gzip") => decompressed(&bytes),
         Some(_) => {
             let message = "unknown Content-Encoding: expected gzip or none";
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
         }
-    };
-    utf8(bytes)
+    }
 }
 
 /// Reads a body of at most `limit` bytes as text. Does not decompress it, and does not begin to read a body that
@@ -115,7 +122,7 @@ fn decompressed(bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-fn too_large() -> Refusal {
+pub(crate) fn too_large() -> Refusal {
     let message = format!("the body exceeds {MAX_BODY} bytes, or {MAX_TEXT} decompressed");
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }

@@ -1,4 +1,4 @@
-//! What senders send: enrolment, batches of agents, alerts of Falco.
+//! What senders send: enrolment, batches of agents, alerts of Falco, log records of OpenTelemetry.
 
 use std::sync::Arc;
 
@@ -14,15 +14,13 @@ use tokio::sync::oneshot;
 use crate::alert;
 use crate::answer::{Refusal, json_response};
 use crate::auth;
-use crate::body;
+use crate::body::{self, MAX_RECORDS};
 use crate::bundles;
 use crate::captures;
 use crate::grouping;
+use crate::otlp::{self, Encoding, Sorted};
 use crate::secret::NewSecret;
 use crate::server::{Shared, now_ns};
-
-/// Records of one batch at most.
-const MAX_RECORDS: usize = 10_000;
 
 /// Longest inventory in bytes.
 const MAX_INVENTORY: usize = 64 << 10;
@@ -204,8 +202,53 @@ pub(crate) async fn falco(
     Ok(json_response(StatusCode::OK, &json!({"stored": 1})))
 }
 
+/// `POST /v1/logs`: log records, from a token of agents. Without sequence numbers, a record that is sent again is stored
+/// again.
+pub(crate) async fn logs(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let encoding = Encoding::of(&headers);
+    match take_logs(&shared, &headers, body, encoding).await {
+        Ok(sorted) => otlp::taken(encoding, sorted.rejected, &sorted.reason),
+        Err(refusal) => otlp::refused(encoding, &refusal),
+    }
+}
+
+/// Stores the records of a request that can be alerts.
+async fn take_logs(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    body: Body,
+    encoding: Option<Encoding>,
+) -> Result<Sorted, Refusal> {
+    let sender = auth::direct(shared, headers).await?;
+    let encoding = encoding.ok_or_else(|| {
+        let message = "unknown Content-Type: expected application/x-protobuf or application/json";
+        Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    })?;
+    let _turn = shared.turn().await?;
+    let bytes = body::message(headers, body).await?;
+    let decoding = shared.decoder_turn().await?;
+    let received_ns = now_ns();
+    let sorted = shared.blocking(move |_store| {
+        let _turn = decoding;
+        Ok(encoding
+            .decode(&bytes)
+            .and_then(|request| otlp::sort(&request, received_ns)))
+    });
+    let mut sorted = sorted.await??;
+    let accepted = std::mem::take(&mut sorted.accepted);
+    if !accepted.is_empty() {
+        store(shared, sender.id, None, accepted).await?;
+    }
+    shared.metrics.rejected.add(sorted.rejected);
+    Ok(sorted)
+}
+
 /// Stores a batch, and returns after the commit.
-async fn store(
+pub(crate) async fn store(
     shared: &Shared,
     sender: AgentId,
     first: Option<u64>,

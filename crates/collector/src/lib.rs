@@ -19,6 +19,7 @@ mod ingest;
 mod json;
 mod losses;
 mod metrics;
+mod otlp;
 mod page;
 mod secret;
 mod server;

@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) stored: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) missing: Counter,
+    pub(crate) rejected: Counter,
     pub(crate) busy: Counter,
     pub(crate) failed: Counter,
     pub(crate) unauthorized: Counter,
@@ -56,6 +57,7 @@ impl Metrics {
                 ("{result=\"stored\"}", of(&self.stored)),
                 ("{result=\"duplicate\"}", of(&self.duplicates)),
                 ("{result=\"missing\"}", of(&self.missing)),
+                ("{result=\"rejected\"}", of(&self.rejected)),
             ],
         );
         metric(

@@ -45,7 +45,10 @@ const UPLOADS: usize = 16;
 /// own, so that slow readers do not keep agents from sending.
 const DOWNLOADS: usize = 4;
 
-/// Time limit for a turn to upload or download.
+/// Requests of OpenTelemetry that are decoded at the same time: a small one becomes a larger one in memory.
+const DECODERS: usize = 2;
+
+/// Time limit for a turn to upload, download or decode.
 const TURN: Duration = Duration::from_secs(20);
 
 /// Interval of retention.
@@ -96,6 +99,7 @@ pub(crate) struct Shared {
     pub(crate) propose: Option<ProposeException>,
     uploads: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
+    decoders: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -125,6 +129,12 @@ impl Shared {
     pub(crate) async fn download_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let crowded = "too many captures are downloaded at the same time; ask again";
         self.turn_of(&self.downloads, crowded).await
+    }
+
+    /// Waits for a turn to decode.
+    pub(crate) async fn decoder_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let crowded = "too many senders send log records at the same time; send them again";
+        self.turn_of(&self.decoders, crowded).await
     }
 
     async fn turn_of(
@@ -178,6 +188,7 @@ impl Collector {
             propose: settings.propose,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS)),
+            decoders: Arc::new(Semaphore::new(DECODERS)),
         });
         let router = router(Arc::clone(&shared));
         let answer = move |request: Request<Incoming>| {
@@ -240,6 +251,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/captures/{id}/done", put(captures::done))
         .route("/api/v1/captures/{id}/file", get(captures::file))
         .route("/api/v1/openapi.json", get(api::openapi))
+        .route("/v1/logs", post(ingest::logs))
         .route("/healthz", get(api::health))
         .route("/readyz", get(api::ready))
         .route("/metrics", get(api::metrics))
