@@ -73,8 +73,9 @@ pub(super) fn alert(record: &LogRecord, origin: &Origin<'_>) -> Result<String, S
     });
     let times = [record.time_unix_nano, record.observed_time_unix_nano];
     if let Some(time) = times.into_iter().find(|time| *time > 0) {
-        let time = Timestamp::from_nanosecond(time.into());
-        alert["time"] = time.map_err(|error| error.to_string())?.to_string().into();
+        let time = Timestamp::from_nanosecond(time.into()).map_err(|error| error.to_string())?;
+        // With nine digits, as alerts have it.
+        alert["time"] = format!("{time:.9}").into();
     }
     serde_json::to_string(&alert).map_err(|error| error.to_string())
 }
