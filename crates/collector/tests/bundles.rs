@@ -1,15 +1,13 @@
 //! Roll-outs over the interface of agents, and the page.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod started;
 
-use collector::{Collector, NewSecret, Settings, add_user};
+use collector::add_user;
 use serde_json::{Value, json};
-use serve::Address;
-use store::{
-    Assigned, Assignment, BundleId, Gate, NewBundle, NewToken, Scope, SqliteStore, Store, Target,
-};
+use store::{Assigned, Assignment, BundleId, Gate, NewBundle, Scope, Target};
 use ureq::Agent;
+
+use self::started::Started;
 
 const PASSWORD: &str = "correct horse battery";
 
@@ -17,44 +15,21 @@ const PASSWORD: &str = "correct horse battery";
 const AGENTS: usize = 60;
 
 struct Fixture {
-    store: Arc<dyn Store>,
-    address: SocketAddr,
+    started: Started,
     /// Secrets of agents.
     agents: Vec<String>,
-    _collector: Collector,
-    _folder: tempfile::TempDir,
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-    };
-    let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
+    let started = started::start(|_| {});
+    let (_, token) = started.token(Scope::Agents("web".to_owned()));
     let mut fixture = Fixture {
-        store,
-        address: collector.address().expect("a port"),
+        started,
         agents: Vec::new(),
-        _collector: collector,
-        _folder: folder,
     };
-    let secret = NewSecret::of_token().expect("random numbers");
-    let token = NewToken {
-        scope: Scope::Agents("web".to_owned()),
-        hash: secret.hash,
-        expires_ns: None,
-        actor: "test".to_owned(),
-    };
-    fixture.store.create_token(token).expect("writable");
     for _ in 0..AGENTS {
         let body = json!({"host": "h"});
-        let (status, answer) = fixture.ask("POST", "/api/v1/agents", &secret.text, &body);
+        let (status, answer) = fixture.ask("POST", "/api/v1/agents", &token, &body);
         assert_eq!(status, 201);
         let secret = answer["secret"].as_str().expect("a secret");
         fixture.agents.push(secret.to_owned());
@@ -78,7 +53,7 @@ impl Fixture {
     fn ask(&self, method: &str, path: &str, secret: &str, body: &Value) -> (u16, Value) {
         let request = ureq::http::Request::builder()
             .method(method)
-            .uri(format!("http://{}{path}", self.address))
+            .uri(format!("http://{}{path}", self.started.address))
             .header("Authorization", format!("Bearer {secret}"))
             .body(body.to_string())
             .expect("a request");
@@ -111,7 +86,7 @@ impl Fixture {
             text: format!("text {version}"),
             actor: "test".to_owned(),
         };
-        self.store.add_bundle(bundle).expect("writable")
+        self.started.store.add_bundle(bundle).expect("writable")
     }
 
     fn assign(&self, bundle: BundleId, percent: u8) {
@@ -134,7 +109,7 @@ impl Fixture {
             },
             actor: "test".to_owned(),
         };
-        let assigned = self.store.assign(assignment).expect("writable");
+        let assigned = self.started.store.assign(assignment).expect("writable");
         assert_eq!(assigned, Assigned::Done);
     }
 }
@@ -181,11 +156,11 @@ fn a_refusal_halts_the_roll_out_and_no_further_agent_gets_the_bundle() {
     assert!(fixture.offered(&digest(2)).is_empty());
     // Who has it keeps it until someone rolls back.
     assert_eq!(fixture.live(first, &has_it).as_deref(), Some(&*digest(2)));
-    let halted = fixture.store.rollouts().expect("readable")[0]
+    let halted = fixture.started.store.rollouts().expect("readable")[0]
         .halted
         .clone();
     assert_eq!(halted.as_deref(), Some("agents that refused the bundle: 1"));
-    let audit = fixture.store.audit(200).expect("readable");
+    let audit = fixture.started.store.audit(200).expect("readable");
     let refusal = audit.iter().find(|entry| entry.action == "refuse bundle");
     let refusal = refusal.expect("it is recorded");
     assert!(
@@ -197,8 +172,8 @@ fn a_refusal_halts_the_roll_out_and_no_further_agent_gets_the_bundle() {
 
 /// Logs in and returns the cookie, and the token of forms.
 fn browser(fixture: &Fixture, name: &str, role: Scope) -> (String, String, String) {
-    add_user(&*fixture.store, (name, PASSWORD), role, "test").expect("it is added");
-    let base = format!("http://{}", fixture.address);
+    add_user(&*fixture.started.store, (name, PASSWORD), role, "test").expect("it is added");
+    let base = format!("http://{}", fixture.started.address);
     let login = client()
         .post(format!("{base}/login"))
         .send_form([("name", name), ("password", PASSWORD)])
@@ -236,7 +211,7 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
             ("bundle", &second.0.to_string()),
         ];
         let answer = client()
-            .post(format!("http://{}/rollouts/back", fixture.address))
+            .post(format!("http://{}/rollouts/back", fixture.started.address))
             .header("Cookie", cookie)
             .send_form(form);
         answer.expect("it answers").status().as_u16()
@@ -254,7 +229,7 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
     );
     assert_eq!(roll_back(&cookie, "wrong"), 403);
     assert_eq!(
-        fixture.store.rollouts().expect("readable")[0]
+        fixture.started.store.rollouts().expect("readable")[0]
             .bundle
             .version,
         2
@@ -263,7 +238,10 @@ fn an_operator_rolls_back_with_one_click_and_a_viewer_does_not() {
     assert_eq!(fixture.offered(&digest(1)).len(), AGENTS);
     // A second click does not roll forward again.
     assert_eq!(roll_back(&cookie, &token), 409);
-    assert_eq!(fixture.store.audit(1).expect("readable")[0].actor, "olga");
+    assert_eq!(
+        fixture.started.store.audit(1).expect("readable")[0].actor,
+        "olga"
+    );
 }
 
 #[test]
@@ -336,7 +314,7 @@ fn labels_that_are_not_valid_are_refused_and_the_ones_before_stay() {
         let error = answer["error"].as_str().expect("why");
         assert!(error.starts_with("the labels cannot be used: "), "{error}");
     }
-    let labels = fixture.store.agents().expect("readable");
+    let labels = fixture.started.store.agents().expect("readable");
     let labels: Vec<_> = labels
         .iter()
         .map(|agent| agent.labels.to_string())
@@ -348,7 +326,7 @@ fn labels_that_are_not_valid_are_refused_and_the_ones_before_stay() {
     fixture.ask("PUT", "/api/v1/inventory", &fixture.agents[0], &has_key);
     let (cookie, _, _) = browser(&fixture, "vic", Scope::Viewer);
     let page = client()
-        .get(format!("http://{}/fleet", fixture.address))
+        .get(format!("http://{}/fleet", fixture.started.address))
         .header("Cookie", &cookie)
         .call()
         .expect("it answers")
@@ -363,13 +341,5 @@ fn labels_that_are_not_valid_are_refused_and_the_ones_before_stay() {
 
 /// Returns a token of a viewer.
 fn reader(fixture: &Fixture) -> String {
-    let secret = NewSecret::of_token().expect("random numbers");
-    let token = NewToken {
-        scope: Scope::Viewer,
-        hash: secret.hash,
-        expires_ns: None,
-        actor: "test".to_owned(),
-    };
-    fixture.store.create_token(token).expect("writable");
-    secret.text
+    fixture.started.token(Scope::Viewer).1
 }

@@ -1,43 +1,31 @@
 //! Downloads of captures stay within their memory, however slowly they are read.
 
+mod started;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::net::TcpStream;
 use std::time::Duration;
 
-use collector::{Collector, NewSecret, Settings};
-use serve::Address;
-use store::{CaptureAsked, CaptureEnd, NewAgent, NewCapture, NewToken, Scope, SqliteStore, Store};
+use collector::NewSecret;
+use store::{CaptureAsked, CaptureEnd, NewAgent, NewCapture, Scope};
+
+use self::started::Started;
 
 /// More than the buffers of two sockets hold.
 const PARTS: u64 = 15;
 const PART: usize = 1 << 20;
 
 struct Fixture {
-    _collector: Collector,
-    address: SocketAddr,
+    started: Started,
     operator: String,
     path: String,
-    _folder: tempfile::TempDir,
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let secret = |scope| {
-        let secret = NewSecret::of_token().expect("random numbers");
-        let token = NewToken {
-            scope,
-            hash: secret.hash,
-            expires_ns: None,
-            actor: "test".to_owned(),
-        };
-        let id = store.create_token(token).expect("writable");
-        (id, secret.text)
-    };
-    let (agents, _) = secret(Scope::Agents("web".to_owned()));
-    let (_, operator) = secret(Scope::Operator);
+    let started = started::start(|_| {});
+    let (agents, _) = started.token(Scope::Agents("web".to_owned()));
+    let (_, operator) = started.token(Scope::Operator);
+    let store = &started.store;
     let agent = NewAgent {
         token: agents,
         hash: NewSecret::of_token().expect("random numbers").hash,
@@ -63,27 +51,17 @@ fn fixture() -> Fixture {
         failure: None,
     };
     assert!(store.end_capture(agent, id, end).expect("writable"));
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-    };
-    let collector = Collector::start(settings, store).expect("a free port");
     Fixture {
-        address: collector.address().expect("a port"),
+        started,
         operator,
         path: format!("/api/v1/captures/{}/file", id.0),
-        _collector: collector,
-        _folder: folder,
     }
 }
 
 impl Fixture {
     /// Asks for the capture, and reads nothing of the answer.
     fn ask(&self) -> BufReader<TcpStream> {
-        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        let mut stream = TcpStream::connect(self.started.address).expect("it listens");
         let request = format!(
             "GET {} HTTP/1.1\r\nHost: c\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
             self.path, self.operator

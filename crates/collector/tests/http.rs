@@ -1,60 +1,36 @@
 //! The collector over HTTP, as senders and readers use it.
 
+mod started;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collector::{Collector, NewSecret, Settings, own_certificate};
+use collector::{Collector, Settings, own_certificate};
 use flate2::write::GzEncoder;
 use flate2::{Compress, Compression, FlushCompress};
 use serde_json::{Value, json};
 use serve::Address;
-use store::{NewToken, Scope, SqliteStore, Store, TokenId};
+use store::{Scope, SqliteStore, TokenId};
 use ureq::Agent;
 
+use self::started::Started;
+
 struct Fixture {
-    store: Arc<dyn Store>,
-    _collector: Collector,
-    address: SocketAddr,
+    started: Started,
     agents: String,
     viewer: String,
     operator: String,
-    _folder: tempfile::TempDir,
-}
-
-fn token(store: &dyn Store, scope: Scope) -> String {
-    let secret = NewSecret::of_token().expect("random numbers");
-    let token = NewToken {
-        scope,
-        hash: secret.hash,
-        expires_ns: None,
-        actor: "test".to_owned(),
-    };
-    store.create_token(token).expect("writable");
-    secret.text
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-    };
-    let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
+    let started = started::start(|_| {});
     Fixture {
-        address: collector.address().expect("a port"),
-        agents: token(&*store, Scope::Agents("web".to_owned())),
-        viewer: token(&*store, Scope::Viewer),
-        operator: token(&*store, Scope::Operator),
-        _collector: collector,
-        store,
-        _folder: folder,
+        agents: started.token(Scope::Agents("web".to_owned())).1,
+        viewer: started.token(Scope::Viewer).1,
+        operator: started.token(Scope::Operator).1,
+        started,
     }
 }
 
@@ -69,7 +45,7 @@ impl Fixture {
             .new_agent();
         let mut request = ureq::http::Request::builder()
             .method(method)
-            .uri(format!("http://{}{path}", self.address));
+            .uri(format!("http://{}{path}", self.started.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -228,6 +204,7 @@ fn every_page_asks_who_it_is_and_what_for() {
     // Token 1 is that of the agents. It ends what enrolled with it.
     assert!(
         fixture
+            .started
             .store
             .revoke_token(TokenId(1), "test")
             .expect("writable")
@@ -249,7 +226,7 @@ fn an_acknowledgement_hides_a_group_and_is_in_the_audit_log() {
     assert_eq!(fixture.get("/api/v1/groups")["groups"], json!([]));
     let shown = fixture.get("/api/v1/groups?acknowledged=true");
     assert_eq!(shown["groups"][0]["acknowledged_by"], "token 3");
-    let audit = fixture.store.audit(1).expect("readable");
+    let audit = fixture.started.store.audit(1).expect("readable");
     assert_eq!(
         (&*audit[0].actor, &*audit[0].action),
         ("token 3", "acknowledge")
@@ -332,7 +309,7 @@ fn names_that_attackers_choose_control_no_terminal() {
         "/api/v1/overview",
         "/api/v1/alerts?rule=%1b",
     ] {
-        let mut stream = TcpStream::connect(fixture.address).expect("it listens");
+        let mut stream = TcpStream::connect(fixture.started.address).expect("it listens");
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .expect("a limit");

@@ -1,10 +1,9 @@
 //! Log records of OpenTelemetry over HTTP, as an exporter sends them.
 
-use std::io::Write;
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod started;
 
-use collector::{Collector, NewSecret, Settings};
+use std::io::Write;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use opentelemetry_proto::tonic::collector::logs::v1::{
@@ -16,52 +15,27 @@ use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
 use serde_json::{Value, json};
-use serve::Address;
-use store::{NewToken, Scope, SqliteStore, Store};
+use store::Scope;
 use ureq::Agent;
 use ureq::http::HeaderMap;
+
+use self::started::Started;
 
 const PROTOBUF: (&str, &str) = ("Content-Type", "application/x-protobuf");
 const JSON: (&str, &str) = ("Content-Type", "application/json; charset=utf-8");
 
 struct Fixture {
-    _collector: Collector,
-    address: SocketAddr,
+    started: Started,
     agents: String,
     viewer: String,
-    _folder: tempfile::TempDir,
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let token = |scope| {
-        let secret = NewSecret::of_token().expect("random numbers");
-        let token = NewToken {
-            scope,
-            hash: secret.hash,
-            expires_ns: None,
-            actor: "test".to_owned(),
-        };
-        store.create_token(token).expect("writable");
-        secret.text
-    };
-    let (agents, viewer) = (token(Scope::Agents("web".to_owned())), token(Scope::Viewer));
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-    };
-    let collector = Collector::start(settings, store).expect("a free port");
+    let started = started::start(|_| {});
     Fixture {
-        address: collector.address().expect("a port"),
-        agents,
-        viewer,
-        _collector: collector,
-        _folder: folder,
+        agents: started.token(Scope::Agents("web".to_owned())).1,
+        viewer: started.token(Scope::Viewer).1,
+        started,
     }
 }
 
@@ -95,7 +69,7 @@ impl Fixture {
         let mut request = ureq::http::Request::builder()
             .method(method)
             .header("Authorization", format!("Bearer {secret}"))
-            .uri(format!("http://{}{path}", self.address));
+            .uri(format!("http://{}{path}", self.started.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

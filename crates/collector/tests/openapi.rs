@@ -1,55 +1,28 @@
 //! The OpenAPI document says what the collector does: each of its operations answers with what it declares.
 
-use std::sync::Arc;
+mod started;
 
-use collector::{Collector, NewSecret, Settings};
 use serde_json::{Value, json};
-use serve::Address;
-use store::{NewToken, Scope, SqliteStore, Store};
+use store::Scope;
 use ureq::Agent;
 
-struct Fixture {
-    collector: Collector,
-    tokens: [(&'static str, String); 4],
-    _folder: tempfile::TempDir,
-}
+use self::started::Started;
 
-fn token(store: &dyn Store, scope: Scope) -> String {
-    let secret = NewSecret::of_token().expect("random numbers");
-    let token = NewToken {
-        scope,
-        hash: secret.hash,
-        expires_ns: None,
-        actor: "test".to_owned(),
-    };
-    store.create_token(token).expect("writable");
-    secret.text
+struct Fixture {
+    started: Started,
+    tokens: [(&'static str, String); 4],
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-    };
-    let mut fixture = Fixture {
-        collector: Collector::start(settings, Arc::clone(&store)).expect("a free port"),
-        tokens: [
-            (
-                "a token of agents",
-                token(&*store, Scope::Agents("a".to_owned())),
-            ),
-            ("a token of a viewer", token(&*store, Scope::Viewer)),
-            ("a token of an operator", token(&*store, Scope::Operator)),
-            ("the secret of an agent", String::new()),
-        ],
-        _folder: folder,
-    };
+    let started = started::start(|_| {});
+    let token = |scope| started.token(scope).1;
+    let tokens = [
+        ("a token of agents", token(Scope::Agents("a".to_owned()))),
+        ("a token of a viewer", token(Scope::Viewer)),
+        ("a token of an operator", token(Scope::Operator)),
+        ("the secret of an agent", String::new()),
+    ];
+    let mut fixture = Fixture { started, tokens };
     let (_, answer) = fixture.ask(
         "post",
         "/api/v1/agents",
@@ -75,7 +48,7 @@ fn fixture() -> Fixture {
 
 impl Fixture {
     fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> (u16, Value) {
-        let address = self.collector.address().expect("a port");
+        let address = self.started.address;
         let secret = self.tokens.iter().find(|(name, _)| *name == who);
         let mut request = ureq::http::Request::builder()
             .method(&*method.to_uppercase())

@@ -1,23 +1,18 @@
 //! The page as browsers use it: logins, forms, and text of hostile senders.
 
-use std::net::SocketAddr;
+mod started;
+
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use collector::{Collector, Exception, Settings, add_user, first_link};
+use collector::{Exception, add_user, first_link};
 use serde_json::{Value, json};
-use serve::Address;
-use store::{Batch, NewAlert, NewToken, Record, Scope, Severity, SqliteStore, Store};
+use store::{Batch, NewAlert, Record, Scope, Severity};
 use ureq::Agent;
 
-const PASSWORD: &str = "correct horse battery";
+use self::started::Started as Fixture;
 
-struct Fixture {
-    store: Arc<dyn Store>,
-    _collector: Collector,
-    address: SocketAddr,
-    _folder: tempfile::TempDir,
-}
+const PASSWORD: &str = "correct horse battery";
 
 struct Answer {
     status: u16,
@@ -40,23 +35,7 @@ struct Browser<'f> {
 }
 
 fn fixture() -> Fixture {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: Some(Arc::new(propose)),
-    };
-    let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
-    Fixture {
-        address: collector.address().expect("a port"),
-        store,
-        _collector: collector,
-        _folder: folder,
-    }
+    started::start(|settings| settings.propose = Some(Arc::new(propose)))
 }
 
 /// Proposes what an attacker could have written, for the rule `known`.
@@ -125,13 +104,7 @@ impl Fixture {
 
     /// Stores alerts as a sender.
     fn alerts(&self, alerts: Vec<NewAlert>) {
-        let token = NewToken {
-            scope: Scope::Agents("web".to_owned()),
-            hash: [1; 32],
-            expires_ns: None,
-            actor: "test".to_owned(),
-        };
-        let token = self.store.create_token(token).expect("writable");
+        let (token, _) = self.token(Scope::Agents("web".to_owned()));
         let batch = Batch {
             sender: self.store.direct_sender(token).expect("writable"),
             first: None,

@@ -48,7 +48,8 @@ fn is_network(scheme: &str) -> bool {
 
 /// Returns true if what follows `://` begins with a host, a port, or both.
 fn is_authority(rest: &str) -> bool {
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let authority = &rest[..end];
     // A name of a user and a password may stand before the host.
     let host = authority
         .rsplit_once('@')
@@ -83,7 +84,7 @@ fn is_host(host: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    let last = name.rsplit('.').next().unwrap_or_default();
+    let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
     name.len() <= 253
         && name.split('.').all(is_label)
         && last.starts_with(|c: char| c.is_ascii_alphabetic())

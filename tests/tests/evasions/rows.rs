@@ -1,4 +1,4 @@
-//! What is tried against each default rule.
+//! What is tried against each default rule. Paths are those of the container that a test makes, not of this machine.
 
 use crate::ways::Operation::{self, Call, Link, Mode, Move, Read, Remove, Start, Symlink, Write};
 

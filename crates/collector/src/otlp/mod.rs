@@ -30,7 +30,9 @@ impl Encoding {
     /// Returns the encoding that a request says it has.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-        let essence = text.split(';').next().unwrap_or_default().trim();
+        // Parameters such as the character set change nothing.
+        let essence = text.split_once(';').map_or(text, |(essence, _)| essence);
+        let essence = essence.trim();
         match essence.to_ascii_lowercase().as_str() {
             "application/x-protobuf" => Some(Self::Protobuf),
             "application/json" => Some(Self::Json),

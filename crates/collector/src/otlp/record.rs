@@ -26,10 +26,11 @@ pub(super) struct Origin<'r> {
 
 impl<'r> Origin<'r> {
     pub(super) fn of(logs: &'r ResourceLogs, scope: &'r ScopeLogs) -> Self {
-        let attributes = logs.resource.as_ref().map(|it| &*it.attributes);
-        let attributes = attributes.unwrap_or_default();
+        // Both may be missing: a request may come without a resource, and a resource without a host. An alert without a host
+        // has an empty name, as one of Falco has.
+        let attributes = logs.resource.as_ref().map_or(&[][..], |it| &it.attributes);
         Self {
-            host: named(attributes, "host.name").unwrap_or_default(),
+            host: named(attributes, "host.name").unwrap_or(""),
             attributes,
             scope: scope.scope.as_ref().map_or("", |scope| &scope.name),
         }
