@@ -517,6 +517,54 @@ fn files_below_a_folder_are_known(engine: Engine) {
     assert_eq!(told, wanted, "{engine:?} {}", run.story());
 }
 
+/// Files that rules name appear while the engine looks them up again: each is known by another name at once.
+#[test]
+fn new_files_are_known_while_the_named_files_are_looked_up() {
+    need_root!();
+    for engine in ENGINES {
+        new_files_are_known(engine);
+    }
+}
+
+fn new_files_are_known(engine: Engine) {
+    const FILES: usize = 80;
+    let watch = Watch::new(["true"]).engine(engine);
+    let root = watch.scratch().path().to_owned();
+    std::fs::create_dir(root.join("at")).expect("it is ours");
+    std::fs::write(root.join("moved"), "x\n").expect("it is ours");
+    for number in 0..FILES {
+        std::fs::create_dir(root.join(format!("late{number}"))).expect("it is ours");
+    }
+    let root = root.display();
+    let names: Vec<_> = (0..FILES)
+        .map(|number| format!("{root}/late{number}/new"))
+        .collect();
+    let rule = format!(
+        "- rule: New\n  desc: x\n  condition: evt.type in (open, openat) and evt.is_open_read = true and \
+         fd.name in ({root}/moved, {})\n  output: name=%fd.name raw=%fd.nameraw\n  priority: NOTICE\n",
+        names.join(", ")
+    );
+    // Each rename of a file that rules name causes a lookup, up to 20 in a second.
+    let script = format!(
+        "cd {root}; mount --make-rprivate /
+         (while [ ! -e end ]; do mv moved gone; mv gone moved; sleep 0.02; done) &
+         n=0; while [ $n -lt {FILES} ]; do
+         mount --bind late$n at; echo y >at/new; cat at/new; umount at; n=$((n + 1)); done
+         touch end; wait"
+    );
+    let run = watch
+        .rules(&rule)
+        .command(["unshare", "-m", "sh", "-c", &script].map(str::to_owned))
+        .run();
+    let told: Vec<_> = run
+        .of("New")
+        .iter()
+        .map(|alert| format!("{} {}", field(alert, "fd.nameraw"), field(alert, "fd.name")))
+        .collect();
+    let wanted: Vec<_> = names.iter().map(|name| format!("at/new {name}")).collect();
+    assert_eq!(told, wanted, "{engine:?} {}", run.story());
+}
+
 /// Files that rules name below the root of a process, on a file system that does not answer: that is reported, and
 /// others are evaluated meanwhile.
 #[test]

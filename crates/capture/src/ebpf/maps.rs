@@ -305,7 +305,8 @@ impl Maps {
         bank: u32,
         entries: Entries,
     ) -> Result<(), libbpf_rs::Error> {
-        let former = &mut inodes[usize::try_from(bank).expect("two")];
+        let bank = usize::try_from(bank).expect("two");
+        let former = &mut inodes[bank];
         for (key, value) in &entries {
             if former.get(key) != Some(value) {
                 self.inodes.update(key, value, MapFlags::ANY)?;
@@ -317,10 +318,22 @@ impl Maps {
             .filter(|key| !entries.contains_key(*key))
             .cloned()
             .collect();
-        for key in gone {
-            self.inodes.delete(&key)?;
-            former.remove(&key);
+        // The programs must find new entries before they stop finding the former ones: a file that was missing may
+        // be opened meanwhile, and then only its folder or its own entry tells that rules name it.
+        self.write_inode_bits(inodes)?;
+        let former = &mut inodes[bank];
+        for key in &gone {
+            self.inodes.delete(key)?;
+            former.remove(key);
         }
+        match gone.is_empty() {
+            true => Ok(()),
+            false => self.write_inode_bits(inodes),
+        }
+    }
+
+    /// Writes the bits of all entries of both banks.
+    fn write_inode_bits(&self, inodes: &[Entries; BANKS]) -> Result<(), libbpf_rs::Error> {
         let mut words = vec![0_u64; INODE_BITS / 64];
         for key in inodes.iter().flat_map(BTreeMap::keys) {
             let bit = named::bit(key);

@@ -37,6 +37,9 @@ const LOOK_LIMIT: usize = 20;
 /// After an incomplete lookup in another root, the next one waits this many times its duration.
 const LOOK_SHARE: u32 = 20;
 
+/// Time for which a name that a file had stays a name of it in records.
+const FORMER_TIME: Duration = Duration::from_secs(10);
+
 /// Calls that give a file another name.
 pub(super) const RENAMES: [Syscall; 5] = [
     Syscall::RENAME,
@@ -149,6 +152,8 @@ struct Known {
     order: VecDeque<Root>,
     /// Indices of paths by the kernel's identity of the file.
     names: HashMap<Identity, BTreeSet<usize>>,
+    /// Entries that left `names`: records that the programs wrote before are still to be evaluated.
+    former: HashMap<Identity, Vec<FormerName>>,
     looked: Option<Instant>,
     /// Number of lookups since.
     looks: usize,
@@ -158,6 +163,19 @@ struct Known {
     is_reported: bool,
     /// Error to report.
     trouble: Option<Error>,
+}
+
+/// Name that a file had at the last lookup but not at this one.
+struct FormerName {
+    left: Instant,
+    path: Vec<u8>,
+    is_named: bool,
+}
+
+impl FormerName {
+    fn is_recent(&self) -> bool {
+        self.left.elapsed() < FORMER_TIME
+    }
 }
 
 impl NamedFiles {
@@ -204,6 +222,7 @@ impl NamedFiles {
         let roots = roots
             .map(|(root, (at, files))| (*root, (*at, moved(files))))
             .collect();
+        known.forget_names();
         known.is_named = all
             .iter()
             .map(|path| named.binary_search(path).is_ok())
@@ -297,14 +316,10 @@ impl NamedFiles {
         self.known().trouble.take()
     }
 
-    /// Returns the names that rules have for a file at the relative path `way` below a file that they name.
+    /// Returns the names that rules have for a file at the relative path `way` below a file that they name, and those
+    /// that they had when the record was written.
     pub(super) fn names(&self, identity: Identity, way: &[u8]) -> Vec<Vec<u8>> {
-        let known = self.known();
-        let numbers = known.names.get(&identity).into_iter().flatten();
-        let numbers = numbers.filter(|number| !way.is_empty() || known.is_named[**number]);
-        numbers
-            .map(|number| [&known.paths[*number], way].concat())
-            .collect()
+        self.known().names_of(identity, way)
     }
 
     /// Returns keys and values of the table, for the slots of a plan.
@@ -372,6 +387,35 @@ impl Known {
         std::iter::once(&self.own).chain(self.roots.values().map(|(_, files)| files))
     }
 
+    fn names_of(&self, identity: Identity, way: &[u8]) -> Vec<Vec<u8>> {
+        let is_wanted = |is_named: bool| is_named || !way.is_empty();
+        let numbers = self.names.get(&identity).into_iter().flatten();
+        let now = numbers
+            .filter(|number| is_wanted(self.is_named[**number]))
+            .map(|number| &self.paths[*number]);
+        let former = self.former.get(&identity).into_iter().flatten();
+        let former = former.filter(|former| is_wanted(former.is_named) && former.is_recent());
+        let all: BTreeSet<_> = now.chain(former.map(|former| &former.path)).collect();
+        all.into_iter().map(|path| [path, way].concat()).collect()
+    }
+
+    /// Makes all names former ones, before indices of paths change.
+    fn forget_names(&mut self) {
+        for (identity, numbers) in std::mem::take(&mut self.names) {
+            for number in numbers {
+                self.leave(identity, number);
+            }
+        }
+    }
+
+    fn leave(&mut self, identity: Identity, number: usize) {
+        self.former.entry(identity).or_default().push(FormerName {
+            left: Instant::now(),
+            path: self.paths[number].clone(),
+            is_named: self.is_named[number],
+        });
+    }
+
     fn is_folder(&self, number: usize) -> bool {
         self.all()
             .any(|files| files.get(number).is_some_and(|file| file.is_folder))
@@ -401,6 +445,92 @@ impl Known {
                 }
             }
         }
-        self.names = names;
+        self.former.retain(|_, names| {
+            names.retain(FormerName::is_recent);
+            !names.is_empty()
+        });
+        for (identity, numbers) in std::mem::replace(&mut self.names, names) {
+            for number in numbers {
+                let still = self.names.get(&identity);
+                if !still.is_some_and(|numbers| numbers.contains(&number)) {
+                    self.leave(identity, number);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(inode: u64) -> Identity {
+        Identity {
+            inode,
+            ..Identity::default()
+        }
+    }
+
+    fn file(inode: u64, is_folder: bool) -> NamedFile {
+        let mut file = NamedFile::default();
+        file.identities.push(identity(inode));
+        file.is_folder = is_folder;
+        file.is_there = true;
+        file
+    }
+
+    fn known() -> Known {
+        let mut known = Known {
+            paths: vec![b"/late".to_vec(), b"/late/new".to_vec()],
+            is_named: vec![false, true],
+            own: vec![file(1, true), NamedFile::default()],
+            ..Known::default()
+        };
+        known.index();
+        known
+    }
+
+    /// The programs know a missing file by its folder. A record that they wrote so may be evaluated after a lookup that
+    /// found the file.
+    #[test]
+    fn a_record_that_names_a_file_by_its_folder_outlives_the_lookup_that_finds_the_file() {
+        let mut known = known();
+        assert_eq!(known.names_of(identity(1), b"/new"), [b"/late/new"]);
+        known.own[1] = file(2, false);
+        known.index();
+        assert!(!known.names.contains_key(&identity(1)));
+        assert_eq!(known.names_of(identity(1), b"/new"), [b"/late/new"]);
+        assert_eq!(known.names_of(identity(2), b""), [b"/late/new"]);
+        // Rules do not name the folder itself.
+        assert!(known.names_of(identity(1), b"").is_empty());
+    }
+
+    #[test]
+    fn a_record_of_a_file_that_was_replaced_keeps_its_name() {
+        let mut known = known();
+        known.own[1] = file(2, false);
+        known.index();
+        known.own[1] = file(3, false);
+        known.index();
+        assert_eq!(known.names_of(identity(2), b""), [b"/late/new"]);
+        assert_eq!(known.names_of(identity(3), b""), [b"/late/new"]);
+        let long_ago = Instant::now().checked_sub(FORMER_TIME).unwrap();
+        for former in known.former.values_mut().flatten() {
+            former.left = long_ago;
+        }
+        assert!(known.names_of(identity(2), b"").is_empty());
+        known.index();
+        assert!(known.former.is_empty());
+    }
+
+    #[test]
+    fn names_survive_a_change_of_the_indices_of_paths() {
+        let mut known = known();
+        known.forget_names();
+        known.paths = vec![b"/other".to_vec()];
+        known.is_named = vec![true];
+        known.own = vec![NamedFile::default()];
+        known.index();
+        assert_eq!(known.names_of(identity(1), b"/new"), [b"/late/new"]);
     }
 }
