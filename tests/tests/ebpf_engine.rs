@@ -326,6 +326,42 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
 }
 
 /// Whoever makes processes as fast as can be hides no program: its births and ends leave room for others.
+/// Whoever waits for the command finds all of its alerts, also where evaluating takes longer than the command.
+#[test]
+fn the_command_ends_after_its_alerts_are_written() {
+    need_root!();
+    const OPENS: usize = 3000;
+    const RIVALS: usize = 3;
+    let scratch = Scratch::new();
+    let (rules, log) = (scratch.path().join("rules"), scratch.path().join("log"));
+    let text = "- rule: Opened\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = /etc/shadow\n  \
+                output: opened\n  priority: NOTICE\n";
+    fs::write(&rules, text).expect("it is ours");
+    // The agent, the command and three programs that never wait share one processor.
+    let script = format!(
+        "set -e; rivals=; for n in $(seq {RIVALS}); do (while :; do :; done) & rivals=\"$rivals $!\"; done
+         trap 'kill $rivals' EXIT
+         '{}' run -q --engine ebpf --log '{log}' -r '{}' -- \
+             sh -c 'n=0; while [ $n -lt {OPENS} ]; do : </etc/shadow; n=$((n + 1)); done'
+         grep -c Notice '{log}'",
+        program().display(),
+        rules.display(),
+        log = log.display(),
+    );
+    let processor = Command::new("taskset")
+        .args(["-pc", &std::process::id().to_string()])
+        .output();
+    let processor = processor.expect("taskset is part of util-linux");
+    let processor = String::from_utf8_lossy(&processor.stdout);
+    let processor = processor.rsplit(' ').next().expect("it prints a list");
+    let first = processor.split(|c: char| !c.is_ascii_digit()).next();
+    let mut command = Command::new("taskset");
+    command.args(["-c", first.expect("a list begins with a number")]);
+    e2e::same_environment(command.args(["sh", "-c", &script]));
+    let finished = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(finished.stdout.trim(), OPENS.to_string(), "{finished:?}");
+}
+
 #[test]
 fn births_and_ends_that_pile_up_leave_room_for_programs_and_calls_about_privileges() {
     const PROGRAMS: usize = 200;

@@ -337,6 +337,7 @@ impl AgentConfig {
             reloader,
             pidfile,
             output_timeout: self.output_timeout,
+            settle_deadline: OnceCell::new(),
             flush_deadline: OnceCell::new(),
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
@@ -637,6 +638,8 @@ fn start_stats(
 
 /// Time limit for a message to the standard error while a workload is watched.
 const MESSAGE_PATIENCE: Duration = Duration::from_millis(200);
+/// Maximum time by which events that were captured but not evaluated delay the report of the command's end.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Reports to the keeper which alerts would be lost with this agent.
 #[derive(Debug)]
@@ -710,7 +713,9 @@ pub(super) struct AgentRuntime {
     reloader: Arc<Reloader>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
-    /// Deadline set by the first flush.
+    /// Deadline, set by the first flush, until which events that were captured are waited for.
+    settle_deadline: OnceCell<Instant>,
+    /// Deadline, set by the first flush, until which channels are waited for.
     flush_deadline: OnceCell<Instant>,
     /// Counts of emitted and delivered alerts when a flush gave up.
     gave_up_at: Cell<Option<(u64, u64)>>,
@@ -822,7 +827,13 @@ impl Services for AgentRuntime {
         if let Some(reports) = &self.kernel_reports {
             reports.flush();
         }
-        // A blocked channel delays the command's end once, however often it is flushed.
+        // A busy host delays the command's end once, and so does a blocked channel, however often they are waited for.
+        if let Some(watcher) = &self.watcher {
+            let limit = self
+                .settle_deadline
+                .get_or_init(|| Instant::now() + SETTLE_LIMIT);
+            watcher.settle(*limit);
+        }
         let deadline = *self
             .flush_deadline
             .get_or_init(|| Instant::now() + self.output_timeout);

@@ -1,6 +1,7 @@
 //! The [`Engine`] trait: the interface of a running engine of any kind.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use event::{Evaluator, Pid};
 
@@ -18,6 +19,9 @@ pub trait Engine {
     fn has_given_up(&self) -> bool {
         false
     }
+    /// Waits until everything that processes have done so far is evaluated, or `deadline` is reached. Engines that hold
+    /// callers at their calls evaluate before a call goes on.
+    fn settle(&self, _deadline: Instant) {}
     /// Stops receiving calls; [`Engine::join`] waits for the calls in progress.
     fn let_go(&self);
     /// Returns a predicate for the processes that the kernel watches, if the engine's kernel side knows each of them.
@@ -56,6 +60,10 @@ impl<J: Evaluator + 'static> Engine for ebpf::Engine<J> {
 
     fn has_given_up(&self) -> bool {
         ebpf::Engine::has_given_up(self)
+    }
+
+    fn settle(&self, deadline: Instant) {
+        ebpf::Engine::settle(self, deadline);
     }
 
     fn scope(&self) -> Option<Scope> {

@@ -135,8 +135,10 @@ impl<J: Evaluator + 'static> Consumer<J> {
     fn run(mut self) -> Result<(), Error> {
         let critical = RingReader::open(&self.shared.maps.critical)?;
         let bulk = RingReader::open(&self.shared.maps.bulk)?;
-        let mut is_idle = false;
+        let (mut is_idle, mut emptied, mut settled) = (false, 0, 0);
         loop {
+            // Requests that were made before the rings are read.
+            let asked = self.shared.settling.asked.load(Ordering::Acquire);
             let is_last = self.is_to_end()?;
             self.workers
                 .iter_mut()
@@ -152,7 +154,13 @@ impl<J: Evaluator + 'static> Consumer<J> {
                 taken += urgent;
                 self.evaluate(&critical.batch.borrow());
             }
+            let is_emptied = bulk.batch.borrow().len() < BATCH;
             self.evaluate_concurrently(&bulk.batch.borrow());
+            if is_emptied {
+                // It takes two such passes: in the first, a record that was being written may have hidden those behind it.
+                settled = std::mem::replace(&mut emptied, asked);
+                self.shared.settling.done.store(settled, Ordering::Release);
+            }
             if self.report_losses(is_last && taken == 0).is_break() {
                 self.shared.gave_up.store(true, Ordering::Release);
                 return Err(Error::TooManyLost);
@@ -161,7 +169,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
                 is_idle = false;
             } else if is_last {
                 return Ok(());
-            } else if is_idle {
+            } else if is_idle && settled == asked {
                 self.sleep()?;
             } else {
                 self.gather();

@@ -37,6 +37,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use abi::constant::{CLONE_NEWNS, PR_SET_NAME};
 use arc_swap::ArcSwap;
@@ -137,6 +138,9 @@ pub fn plan(mut plan: Plan) -> Plan {
     }
     plan
 }
+
+/// Time between two checks whether the rings are empty.
+const SETTLE_POLL: Duration = Duration::from_micros(200);
 
 /// Calls that give their caller another root, or another mount of the same.
 const ROOT_CALLS: [abi::Syscall; 3] = [
@@ -260,10 +264,20 @@ struct Shared<J: Evaluator> {
     stopping: AtomicBool,
     ended: AtomicBool,
     gave_up: AtomicBool,
+    settling: Settling,
     /// The kernel's counts at the last read.
     kernel: Mutex<KernelCounts>,
     /// The attached programs; `None` detaches them.
     attached: Mutex<Option<Attached>>,
+}
+
+/// Requests to evaluate what the rings hold, by number.
+#[derive(Debug, Default)]
+struct Settling {
+    /// Number of the last request.
+    asked: AtomicU64,
+    /// Number of the last request whose records are evaluated.
+    done: AtomicU64,
 }
 
 impl<J: Evaluator> Shared<J> {
@@ -475,6 +489,7 @@ impl<J: Evaluator + 'static> Engine<J> {
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
+            settling: Settling::default(),
             kernel: Mutex::default(),
             attached: Mutex::new(Some(attached)),
         });
@@ -524,6 +539,16 @@ impl<J: Evaluator + 'static> Engine<J> {
     /// Returns whether the engine has ended because more was lost than [`EngineObserver::events_dropped`] allows.
     pub fn has_given_up(&self) -> bool {
         self.shared.gave_up.load(Ordering::Acquire)
+    }
+
+    /// Waits until every record that is in the rings now has been evaluated, or `deadline` is reached.
+    pub fn settle(&self, deadline: Instant) {
+        let settling = &self.shared.settling;
+        let request = settling.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_settled = || settling.done.load(Ordering::Acquire) >= request || self.has_ended();
+        while !is_settled() && Instant::now() < deadline {
+            std::thread::sleep(SETTLE_POLL);
+        }
     }
 
     /// Evaluates the records sent so far, and ends. [`Engine::join`] waits for that.
