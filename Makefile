@@ -30,7 +30,7 @@ test test-unit test-all test-guest test-kernels test-engines test-recorded: \
     export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
 test-all test-guest: LIMIT = 3600
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
-test test-all cluster arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
+test test-all cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
 test-all: FEATURES = embedded
@@ -38,7 +38,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
-    isolation guard-peers debian-kernels static arm64 install uninstall deb rpm image dist sign
+    isolation guard-peers debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 .DEFAULT_GOAL := help
@@ -146,6 +146,11 @@ static: ## build one file that needs no libraries, for the machine at hand, and 
 
 arm64: ## cross-build the static program for arm64, for debugging: target/aarch64-unknown-linux-gnu/debug/tollgate
 	packaging/arm64.sh cargo build --locked --package cli $(FEATURES:%=--features %)
+
+test-arm64: arm64 ## try engines and enforcers of that program on two arm64 kernels in emulated machines; OUT=FOLDER for tables
+	TOLLGATE_TEST_SLOW=1 TOLLGATE_ARM64_BIN=$(abspath $(TARGET))/aarch64-unknown-linux-gnu/debug/tollgate \
+	    $(if $(OUT),TOLLGATE_KERNELS_ARM64=$(abspath $(OUT))) \
+	    $(CARGO) test --locked --package e2e --test kernels arm64 -- --nocapture
 
 install: ## install to PREFIX (/usr/local) below DESTDIR: program, man pages, completions, unit, configuration
 	packaging/install.sh install $(PROGRAM)

@@ -26,12 +26,16 @@ impl Fixture {
     /// # Errors
     /// The compiler's messages.
     pub fn try_compile(name: &str, options: &[&str]) -> Result<Self, String> {
+        Self::by("gcc", name, options)
+    }
+
+    fn by(compiler: &str, name: &str, options: &[&str]) -> Result<Self, String> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("fixtures")
             .join(format!("{name}.c"));
         let folder = Scratch::new();
         let program = folder.path().join(name);
-        let compiler = Command::new("gcc")
+        let compiled = Command::new(compiler)
             .args([
                 "-O1",
                 "-Wall",
@@ -45,12 +49,22 @@ impl Fixture {
             .arg(&program)
             .arg(&source)
             .output()
-            .unwrap_or_else(|error| panic!("cannot run gcc: {error}; run `./x test`"));
-        if !compiler.status.success() {
-            let text = String::from_utf8_lossy(&compiler.stderr);
+            .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}; run `./x test`"));
+        if !compiled.status.success() {
+            let text = String::from_utf8_lossy(&compiled.stderr);
             return Err(format!("cannot compile {}: {text}", source.display()));
         }
         Ok(Self { folder, program })
+    }
+
+    /// Compiles for another architecture, by clang and lld.
+    ///
+    /// # Panics
+    /// If it does not compile.
+    pub fn cross_compile(name: &str, target: &str, options: &[&str]) -> Self {
+        let target = format!("--target={target}");
+        let cross = [&[&*target, "-fuse-ld=lld", "-static"], options].concat();
+        Self::by("clang", name, &cross).unwrap_or_else(|text| panic!("{text}"))
     }
 
     /// Returns the path of the program.

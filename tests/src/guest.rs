@@ -1,4 +1,4 @@
-//! Another kernel: Debian's cloud kernel in an emulated machine, with Yama.
+//! Another kernel, of this architecture or arm64: Debian's cloud kernel in an emulated machine, with Yama.
 //!
 //! The machine has no disk. Its root file system is that of the containers of these tests, packed into an
 //! initial RAM disk together with a script. The script's output comes back over a serial port. Nothing needs
@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::arm64;
 use crate::binary::{program, which};
 use crate::guest_kernel::{GuestKernel, packaged, run};
 use crate::rootfs::{Rootfs, libraries_of};
@@ -25,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Memory for the root file system, twice (packed and unpacked), and for the programs.
 const MEMORY: &str = "1024M";
 
-/// The first program. `YAMA`, `LIMIT` and `PREFIX` are replaced.
+/// The first programs. `YAMA`, `LIMIT`, `PREFIX` and `OUTPUT` are replaced.
 const INIT: &str = r#"#!/usr/bin/sh
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin HOME=/root TERM=dumb
 # pivot_root(2) does not work on the initial root; a mount over it can be exchanged.
@@ -41,20 +42,59 @@ busybox mkdir -p /dev/pts /dev/shm
 busybox mount -t devpts devpts /dev/pts
 busybox mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 busybox ifconfig lo up
-busybox stty raw -F /dev/ttyS1
+busybox stty raw -F /dev/OUTPUT
 busybox hostname guest
 echo YAMA > /proc/sys/kernel/yama/ptrace_scope
 timeout LIMIT PREFIX sh /script >> /run/stdout 2>> /run/stderr < /dev/null
 status=$?
 sizes=$(busybox wc -c < /run/stdout)" "$(busybox wc -c < /run/stderr)
-{ echo "$boot $status $sizes"; busybox cat /run/stdout /run/stderr; } > /dev/ttyS1
+{ echo "$boot $status $sizes"; busybox cat /run/stdout /run/stderr; } > /dev/OUTPUT
 busybox reboot -f
 "#;
+
+/// What is emulated.
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    Amd64,
+    Arm64,
+}
+
+impl Machine {
+    /// Returns the emulator's command line up to the kernel. The console and the script's output are written to files.
+    fn command(self, console: &Path, output: &Path) -> Command {
+        let (program, platform, second): (_, &[&str], _) = match self {
+            Self::Amd64 => ("qemu-system-x86_64", &[], "isa-serial,chardev=output"),
+            Self::Arm64 => (
+                "qemu-system-aarch64",
+                &["-machine", "virt", "-cpu", "max"],
+                "pci-serial,chardev=output",
+            ),
+        };
+        let mut machine = Command::new(program);
+        machine.args(platform).args(["-accel", "tcg", "-m", MEMORY]);
+        machine.args(["-nodefaults", "-display", "none", "-no-reboot"]);
+        let console = format!("file:{}", console.display());
+        let output = format!("file,id=output,path={}", output.display());
+        machine.args(["-serial", &console, "-chardev", &output, "-device", second]);
+        machine
+    }
+
+    /// Returns the devices of the console and of the output, below `/dev`.
+    fn devices(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Amd64 => ("ttyS0", "ttyS1"),
+            Self::Arm64 => ("ttyAMA0", "ttyS0"),
+        }
+    }
+}
 
 /// A machine that can be started.
 #[derive(Debug)]
 pub struct Guest {
-    kernel: GuestKernel,
+    machine: Machine,
+    image: PathBuf,
+    /// Kernel that modules are taken from.
+    kernel: Option<GuestKernel>,
     rootfs: Arc<Rootfs>,
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
@@ -105,7 +145,9 @@ impl Guest {
             .arg(&stripped)
             .arg(program()));
         Self {
-            kernel,
+            machine: Machine::Amd64,
+            image: kernel.image(),
+            kernel: Some(kernel),
             rootfs: Rootfs::shared(),
             program: stripped,
             files: Vec::new(),
@@ -114,6 +156,49 @@ impl Guest {
             limit: LIMIT,
             scratch,
         }
+    }
+
+    /// Creates a guest of arm64 with the kernel that `packaging/arm64.sh kernel` has by this name, and the program that
+    /// `TOLLGATE_ARM64_BIN` names at `/usr/local/bin/tollgate`. Its other programs are busybox and apparmor_parser.
+    ///
+    /// # Panics
+    /// If Debian's packages for arm64 cannot be downloaded.
+    pub fn arm64(kernel: &str) -> Self {
+        let scratch = Scratch::new();
+        let stripped = scratch.path().join("tollgate");
+        arm64::strip(&arm64::program(), &stripped);
+        let guest = Self {
+            machine: Machine::Arm64,
+            image: arm64::kernel(kernel),
+            kernel: None,
+            rootfs: Arc::new(Rootfs::of_busybox(&arm64::packaged(
+                "busybox-static",
+                "bin/busybox",
+            ))),
+            program: stripped,
+            files: Vec::new(),
+            options: String::new(),
+            counts: false,
+            limit: LIMIT,
+            scratch,
+        };
+        let library = "lib/aarch64-linux-gnu/libc.so.6";
+        let loader = "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1";
+        guest
+            .file(
+                &arm64::packaged("apparmor", "sbin/apparmor_parser"),
+                "/usr/sbin/apparmor_parser",
+            )
+            .file(&arm64::packaged("libc6", library), "/usr/lib/libc.so.6")
+            .file(
+                &arm64::packaged("libc6", loader),
+                "/usr/lib/ld-linux-aarch64.so.1",
+            )
+    }
+
+    /// Returns the reason why there can be no machine of arm64 here, if any.
+    pub fn missing_arm64() -> Option<String> {
+        arm64::missing()
     }
 
     /// Adds a file of the host at an absolute path of the guest.
@@ -157,7 +242,9 @@ impl Guest {
     /// # Panics
     /// If the kernel has no such module, or its package cannot be downloaded.
     pub fn module(self, path: &str) -> Self {
-        let Some(file) = self.kernel.module(path) else {
+        let kernel = self.kernel.as_ref();
+        let kernel = kernel.expect("modules of arm64 are not unpacked");
+        let Some(file) = kernel.module(path) else {
             return self;
         };
         let (_, name) = path.rsplit_once('/').expect("modules are in folders");
@@ -186,38 +273,23 @@ impl Guest {
         // A test that panicked while it held the lock has left nothing behind.
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let image = self.scratch.path().join("initrd");
-        self.pack(&image, &init2(yama, identity, self.limit), script)
+        let (console_device, output_device) = self.machine.devices();
+        let init2 = init2(yama, identity, self.limit).replace("OUTPUT", output_device);
+        self.pack(&image, &init2, script)
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
         let (console, output) = (self.path("console"), self.path("output"));
-        let mut machine = Command::new("qemu-system-x86_64");
-        machine.args([
-            "-accel",
-            "tcg",
-            "-m",
-            MEMORY,
-            "-nodefaults",
-            "-display",
-            "none",
-        ]);
+        let mut machine = self.machine.command(&console, &output);
         if self.counts {
             // Without sleep the clock jumps to the next timer where the machine would wait for it.
             machine.args(["-icount", "shift=0,sleep=off"]);
         }
-        machine
-            .arg("-no-reboot")
-            .arg("-kernel")
-            .arg(self.kernel.image());
+        machine.arg("-kernel").arg(&self.image);
         machine.arg("-initrd").arg(&image);
-        let options = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off no_timer_check";
-        machine
-            .arg("-append")
-            .arg(format!("{options}{}", self.options));
-        machine
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()));
-        machine
-            .arg("-serial")
-            .arg(format!("file:{}", output.display()));
+        let options = "quiet panic=-1 rdinit=/init mitigations=off no_timer_check";
+        machine.arg("-append").arg(format!(
+            "console={console_device} {options}{}",
+            self.options
+        ));
         machine.stdin(Stdio::null());
         let ended = Limited::start(&mut machine, self.limit).finish(b"");
         let answer = fs::read(&output).unwrap_or_default();

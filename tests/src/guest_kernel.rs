@@ -68,22 +68,6 @@ impl GuestKernel {
         Some(Self { apt, release })
     }
 
-    /// Version and flavour, as `uname -r` prints them: `6.1.0-56-cloud-amd64`.
-    pub fn release(&self) -> &str {
-        &self.release
-    }
-
-    /// Major and minor version.
-    ///
-    /// # Panics
-    /// If the release does not begin with two numbers.
-    pub fn version(&self) -> (u32, u32) {
-        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
-        let mut next = || numbers.next().and_then(|number| number.parse().ok());
-        let version = next().zip(next());
-        version.unwrap_or_else(|| panic!("{} is no version", self.release))
-    }
-
     /// Returns the file with the kernel.
     ///
     /// # Panics

@@ -5,6 +5,7 @@
 
 pub mod account;
 mod alert;
+mod arm64;
 pub mod attacks;
 mod bare;
 mod binary;

@@ -20,6 +20,9 @@ const PROGRAMS: &[&str] = &[
     "timeout", "touch", "tr", "true", "truncate", "uname", "unshare", "wc",
 ];
 
+/// Applets that scripts use in roots that have no other programs.
+const APPLETS: &[&str] = &["chown", "crontab", "rmdir", "umount", "usleep"];
+
 /// Links that modern Debian has in its root.
 const MERGED: &[(&str, &str)] = &[
     ("bin", "usr/bin"),
@@ -91,7 +94,39 @@ impl Rootfs {
         self.0.path()
     }
 
+    /// Makes a root whose only program is a static busybox, perhaps of another architecture, with links for its applets.
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    pub(crate) fn of_busybox(busybox: &Path) -> Self {
+        let rootfs = Self::empty();
+        rootfs.copy(busybox, Path::new("/usr/bin/busybox"));
+        for applet in PROGRAMS
+            .iter()
+            .chain(APPLETS)
+            .filter(|name| **name != "busybox")
+        {
+            let link = rootfs.path().join("usr/bin").join(applet);
+            symlink("busybox", link).expect("the name is new");
+        }
+        rootfs.write_files();
+        rootfs
+    }
+
     fn build() -> Self {
+        let rootfs = Self::empty();
+        rootfs.copy_programs();
+        rootfs.copy_perl();
+        for applet in ["nc", "httpd", "arping", "wget", "dpkg"] {
+            let link = rootfs.path().join("opt/busybox").join(applet);
+            symlink("/usr/bin/busybox", link).expect("the name is new");
+        }
+        rootfs.write_files();
+        rootfs
+    }
+
+    /// Makes the folders and their links.
+    fn empty() -> Self {
         let rootfs = Self(Scratch::new());
         // The mode of the root decides whether ordinary users can walk through it.
         rootfs.mode("", 0o755);
@@ -101,13 +136,6 @@ impl Rootfs {
         for (link, target) in MERGED {
             symlink(target, rootfs.path().join(link)).expect("the name is new");
         }
-        rootfs.copy_programs();
-        rootfs.copy_perl();
-        for applet in ["nc", "httpd", "arping", "wget", "dpkg"] {
-            let link = rootfs.path().join("opt/busybox").join(applet);
-            symlink("/usr/bin/busybox", link).expect("the name is new");
-        }
-        rootfs.write_files();
         rootfs
     }
 

@@ -1,8 +1,9 @@
-//! Debian's kernels from 5.10 to the newest, each in an emulated machine: what `doctor` finds there, and which of
-//! Falco's stable rules fire under each engine when the event generator plays all its actions.
+//! Debian's kernels from 5.10 to the newest, each in an emulated machine, and those of arm64: what `doctor` finds there,
+//! which of Falco's stable rules fire under each engine when the event generator plays all its actions, and whether each
+//! enforcer denies.
 //!
-//! `TOLLGATE_KERNELS` names a folder for the tables and what they were made of. `TOLLGATE_TEST_SUITE` names one suite to
-//! run.
+//! `TOLLGATE_KERNELS` names a folder for the tables and what they were made of, `TOLLGATE_KERNELS_ARM64` one for those of
+//! arm64. `TOLLGATE_TEST_SUITE` names one suite to run.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,6 +15,21 @@ use e2e::{Alert, Fixture, Guest, GuestKernel, Identity, need_slow, skip};
 use serde_json::Value;
 
 const ENGINES: [&str; 3] = ["notify", "ptrace", "ebpf"];
+
+/// Enforcers, and the probe of `doctor` for each.
+const ENFORCERS: [(&str, &str); 5] = [
+    ("Seccomp", "enforce-seccomp"),
+    ("Caps", "enforce-caps"),
+    ("Landlock", "enforce-landlock"),
+    ("AppArmor", "enforce-apparmor"),
+    ("BPF", "enforce-bpf"),
+];
+
+/// All security modules that enforcers use.
+const LSM: &str = "lsm=landlock,lockdown,yama,apparmor,bpf";
+
+/// Kernels of arm64, as `packaging/arm64.sh` has them, and what their version is at least.
+const ARM64: [(&str, (u32, u32)); 2] = [("6.1", (6, 1)), ("newer", (6, 12))];
 
 /// The suites whose newest small kernel is tried, oldest kernel first, and what its version is at least.
 const SUITES: [(&str, (u32, u32)); 4] = [
@@ -27,6 +43,7 @@ const SUITES: [(&str, (u32, u32)); 4] = [
 const SCRIPT: &str = r#"
 busybox mount -t bpf bpf /sys/fs/bpf || exit 90
 busybox mount -t tracefs tracefs /sys/kernel/tracing || exit 91
+busybox mount -t securityfs none /sys/kernel/security || exit 93
 test ! -e /overlay.ko || busybox insmod /overlay.ko || exit 92
 echo '@@ release'; uname -r
 echo '@@ doctor'; tollgate doctor --json
@@ -38,6 +55,27 @@ for engine in notify ptrace ebpf; do
     for file in alerts statistics played; do
         echo "@@ $file $engine"; test ! -e /tmp/$file || cat /tmp/$file; rm -f /tmp/$file
     done
+done
+# A program of 32-bit Arm, whose calls have other numbers.
+test ! -e /open32 || for engine in notify ptrace ebpf; do
+    echo "@@ 32-bit $engine"
+    tollgate run --engine $engine -q --json --log /tmp/alerts -r /rules.yaml -- /open32 > /tmp/played 2>&1
+    echo "status $?"; cat /tmp/played; test ! -e /tmp/alerts || cat /tmp/alerts; rm -f /tmp/alerts
+done
+# deny ENFORCER RULES COMMAND: the command prints the group file, then does what the policy denies.
+deny() {
+    printf 'policy:\n  enforcer: %s\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    %s\n' \
+        "$1" "$2" > /tmp/policy.yaml
+    echo "@@ denial $1"
+    tollgate enforce -q --policy /tmp/policy.yaml $4 -- sh -c "cat /etc/group; $3" 2>&1
+    echo "status $?"
+}
+: > /tmp/owned
+deny Seccomp 'hardeningRules: [disallow-umount]' 'umount /dev/shm'
+deny Caps 'hardeningRules: [disable-cap-chown]' 'chown 7 /tmp/owned'
+for enforcer in Landlock AppArmor BPF; do
+    deny $enforcer 'attackProtectionRules: [{rules: [disable-access-shadow]}]' 'cat /etc/shadow' \
+        '--accept-partial disable-access-shadow'
 done
 # No call opens the file, so that only eBPF sees it.
 echo '@@ ring'
@@ -74,6 +112,10 @@ struct Shown {
     release: String,
     doctor: Value,
     engines: Vec<Engine>,
+    /// What each engine said about the program of 32-bit Arm, where there is one.
+    arm32: Vec<(&'static str, String)>,
+    /// What the command under each enforcer printed, and its exit status.
+    denials: Vec<(&'static str, String)>,
     /// What a watch by eBPF says when a file that rules name is opened through an io_uring.
     ring: String,
 }
@@ -90,12 +132,7 @@ impl Engine {
     /// Returns what is not as it should be.
     fn mistakes(&self, kernel: &Shown) -> Vec<String> {
         let place = format!("{} ({}), {}", kernel.suite, kernel.release, self.name);
-        let support = match self.name {
-            "notify" => kernel.doctor["notify"].as_bool().expect("doctor says it"),
-            "ptrace" => kernel.doctor["ptrace"].as_bool().expect("doctor says it"),
-            name => kernel.probe(name).support != "no",
-        };
-        if !support {
+        if !kernel.has_engine(self.name) {
             // It says so and does not start the command.
             let is_refused = self.status == "3" && self.fired.is_empty();
             let told = format!("{place}: does not work, but ended with {}", self.status);
@@ -112,22 +149,44 @@ impl Shown {
     /// Starts a machine with the kernel of a suite.
     fn of(suite: &'static str, least: (u32, u32), rules: &Path) -> Self {
         let kernel = GuestKernel::of_suite(suite);
-        assert!(kernel.version() >= least, "{suite}: {kernel:?}");
-        let release = kernel.release().to_owned();
         let racer = Fixture::compile("racer");
         let guest = Guest::with_kernel(kernel)
             .module("fs/overlayfs/overlay.ko")
+            .program("chown")
+            .program("umount")
+            .packaged("apparmor", "/sbin/apparmor_parser");
+        Self::by(suite, least, guest, &racer, rules)
+    }
+
+    /// Starts a machine of arm64.
+    fn of_arm64(kernel: &'static str, least: (u32, u32), rules: &Path) -> Self {
+        let racer = Fixture::cross_compile("racer", "aarch64-linux-gnu", &[]);
+        let open32 = Fixture::cross_compile("open_arm32", "arm-linux-gnueabi", &["-nostdlib"]);
+        let guest = Guest::arm64(kernel).file(open32.program(), "/open32");
+        Self::by(kernel, least, guest, &racer, rules)
+    }
+
+    fn by(
+        suite: &'static str,
+        least: (u32, u32),
+        guest: Guest,
+        racer: &Fixture,
+        rules: &Path,
+    ) -> Self {
+        let guest = guest
+            .option(LSM)
             .file(rules, "/rules.yaml")
             .file(racer.program(), "/racer")
             .limit(Duration::from_secs(1500));
         let run = guest.run(0, Identity::Root, SCRIPT);
         assert_eq!(run.code, 0, "{suite}: {run:?}");
-        let part = |name: &str| {
+        let find = |name: &str| {
             let mut parts = run.stdout.split("@@ ");
-            let text = parts.find_map(|part| part.strip_prefix(name)?.strip_prefix('\n'));
-            text.unwrap_or_else(|| panic!("{suite}: no {name}: {run:?}"))
+            parts.find_map(|part| part.strip_prefix(name)?.strip_prefix('\n'))
         };
-        assert_eq!(part("release").trim(), release, "{run:?}");
+        let part = |name: &str| find(name).unwrap_or_else(|| panic!("{suite}: no {name}: {run:?}"));
+        let release = part("release").trim().to_owned();
+        assert!(version(&release) >= least, "{suite}: {release}");
         let doctor = serde_json::from_str(part("doctor"));
         let engine = |name| {
             let alerts = part(&format!("alerts {name}"));
@@ -141,13 +200,69 @@ impl Shown {
                 raw: raw.concat(),
             }
         };
+        let arm32 = ENGINES
+            .into_iter()
+            .filter_map(|engine| Some((engine, find(&format!("32-bit {engine}"))?.to_owned())));
         Self {
             suite,
-            release: release.clone(),
             doctor: doctor.unwrap_or_else(|error| panic!("{suite}: {error}: {run:?}")),
             engines: ENGINES.map(engine).into(),
+            arm32: arm32.collect(),
+            denials: ENFORCERS
+                .map(|(name, _)| (name, part(&format!("denial {name}")).to_owned()))
+                .into(),
             ring: part("ring").to_owned(),
+            release,
         }
+    }
+
+    /// Returns what is not as it should be.
+    fn mistakes(&self) -> Vec<String> {
+        let mut wrong: Vec<_> = self
+            .engines
+            .iter()
+            .flat_map(|one| one.mistakes(self))
+            .collect();
+        for (enforcer, said) in &self.denials {
+            if self.denial(enforcer).is_none() {
+                wrong.push(format!(
+                    "{} ({}), {enforcer}: {said}",
+                    self.suite, self.release
+                ));
+            }
+        }
+        for (engine, said) in &self.arm32 {
+            if self.has_engine(engine) && !is_told(said, "open32") {
+                wrong.push(format!("{}, {engine}, 32-bit: {said}", self.release));
+            }
+        }
+        if self.has_engine("ebpf") && !is_told(&self.ring, "racer") {
+            wrong.push(format!("{}, io_uring: {}", self.suite, self.ring));
+        }
+        wrong
+    }
+
+    /// Returns whether `doctor` says that the engine works.
+    fn has_engine(&self, name: &str) -> bool {
+        match name {
+            "ebpf" => self.probe(name).support != "no",
+            name => self.doctor[name].as_bool().expect("doctor says it"),
+        }
+    }
+
+    /// Returns what an enforcer did: it denied, or it refused to start the command where `doctor` says that it does not work.
+    /// `None`: neither.
+    fn denial(&self, enforcer: &str) -> Option<&'static str> {
+        let of = |(name, _): &&(&str, String)| *name == enforcer;
+        let (_, said) = self.denials.iter().find(of)?;
+        let probe = ENFORCERS.iter().find(|(name, _)| *name == enforcer)?.1;
+        let (said, status) = said.trim_end().rsplit_once("status ")?;
+        let has_begun = said.contains("root:x:0:");
+        if self.probe(probe).support == "no" {
+            return (status == "3" && !has_begun).then_some("refused: exit status 3");
+        }
+        let is_open = said.contains("root:*:");
+        (has_begun && !is_open && status == "1").then_some("denied")
     }
 
     fn probes(&self) -> impl Iterator<Item = Probe<'_>> {
@@ -176,6 +291,20 @@ struct Probe<'s> {
     detail: &'s str,
 }
 
+/// Returns whether the stable rule fired for the program.
+fn is_told(said: &str, program: &str) -> bool {
+    let mut alerts = said.lines().filter_map(Alert::parse);
+    alerts.any(|alert| alert.rule == RING_RULE && alert.field("proc.name") == program)
+}
+
+/// Returns major and minor version of a release.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    let version = next().zip(next());
+    version.unwrap_or_else(|| panic!("{release} is no version"))
+}
+
 /// Writes the tables, and beside them what each kernel said.
 fn publish(folder: &Path, shown: &[Shown]) {
     fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -186,6 +315,12 @@ fn publish(folder: &Path, shown: &[Shown]) {
     for kernel in shown {
         let doctor = serde_json::to_string_pretty(&kernel.doctor).expect("it was JSON");
         write(&format!("{}-doctor.json", kernel.suite), &doctor);
+        let mut acts = String::new();
+        let ring = ("io_uring under ebpf", kernel.ring.clone());
+        for (name, said) in kernel.denials.iter().chain(&kernel.arm32).chain([&ring]) {
+            writeln!(acts, "@@ {name}\n{said}").expect("a string takes it");
+        }
+        write(&format!("{}-acts.txt", kernel.suite), &acts);
         for engine in &kernel.engines {
             write(
                 &format!("{}-{}.txt", kernel.suite, engine.name),
@@ -218,6 +353,25 @@ fn tables(shown: &[Shown]) -> String {
             });
         row(&mut iter::once((*name).to_owned()).chain(cells));
     }
+    if !shown[0].arm32.is_empty() {
+        for engine in ENGINES {
+            let cells = shown.iter().map(|kernel| {
+                let mut of = kernel.arm32.iter().filter(|(name, _)| *name == engine);
+                let is_fired = of.any(|(_, said)| is_told(said, "open32"));
+                if is_fired { "fires" } else { "none" }.to_owned()
+            });
+            row(&mut iter::once(format!("{engine}, 32-bit Arm: `{RING_RULE}`")).chain(cells));
+        }
+    }
+    row(&mut iter::empty());
+    row(&mut head("`tollgate enforce`"));
+    row(&mut line());
+    for (name, _) in ENFORCERS {
+        let cells = shown
+            .iter()
+            .map(|kernel| kernel.denial(name).unwrap_or("wrong").to_owned());
+        row(&mut iter::once(name.to_owned()).chain(cells));
+    }
     row(&mut iter::empty());
     row(&mut head("`tollgate doctor`"));
     row(&mut line());
@@ -234,37 +388,45 @@ fn tables(shown: &[Shown]) -> String {
 #[test]
 fn each_engine_fires_the_stable_rules_on_each_kernel_where_doctor_says_that_it_works() {
     need_slow!();
+    if let Some(why) = Guest::missing() {
+        panic!("{why}");
+    }
+    try_kernels("TOLLGATE_KERNELS", &SUITES, Shown::of);
+}
+
+#[test]
+fn each_engine_and_enforcer_works_on_arm64_where_doctor_says_so() {
+    if Guest::missing_arm64().is_some() {
+        skip!("needs a build for arm64 and an emulator", || {
+            Guest::missing_arm64().ok_or_else(|| String::from("all of it is there"))
+        });
+    }
+    need_slow!();
+    try_kernels("TOLLGATE_KERNELS_ARM64", &ARM64, Shown::of_arm64);
+}
+
+/// Tries kernels, prints the tables, and writes them to the folder that the variable names.
+fn try_kernels(
+    folder: &str,
+    kernels: &[(&'static str, (u32, u32))],
+    show: fn(&'static str, (u32, u32), &Path) -> Shown,
+) {
     let Some(rules) = e2e::stock_rules_file() else {
         skip!("needs Falco's stable rules beside the repository", || Ok(
             String::from("../shared/reference/upstream/falco_rules.yaml is not there")
         ));
     };
-    if let Some(why) = Guest::missing() {
-        panic!("{why}");
-    }
     let wanted = std::env::var("TOLLGATE_TEST_SUITE").ok();
     let is_wanted = |suite: &str| wanted.as_deref().is_none_or(|wanted| wanted == suite);
-    let suites = SUITES.into_iter().filter(|(suite, _)| is_wanted(suite));
-    let shown: Vec<_> = suites
-        .map(|(suite, least)| Shown::of(suite, least, &rules))
+    let kernels = kernels.iter().filter(|(suite, _)| is_wanted(suite));
+    let shown: Vec<_> = kernels
+        .map(|(suite, least)| show(suite, *least, &rules))
         .collect();
     assert!(!shown.is_empty(), "no suite {wanted:?}");
-    if let Some(folder) = std::env::var_os("TOLLGATE_KERNELS") {
+    if let Some(folder) = std::env::var_os(folder) {
         publish(&PathBuf::from(folder), &shown);
     }
     println!("{}", tables(&shown));
-    let mut wrong = Vec::new();
-    for kernel in &shown {
-        for engine in &kernel.engines {
-            wrong.extend(engine.mistakes(kernel));
-        }
-        if kernel.probe("ebpf").support != "no" {
-            let mut alerts = kernel.ring.lines().filter_map(Alert::parse);
-            let is_told =
-                alerts.any(|alert| alert.rule == RING_RULE && alert.field("proc.name") == "racer");
-            wrong
-                .extend((!is_told).then(|| format!("{}, io_uring: {}", kernel.suite, kernel.ring)));
-        }
-    }
+    let wrong: Vec<_> = shown.iter().flat_map(Shown::mistakes).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
