@@ -18,6 +18,8 @@ use decoder::call::Call;
 pub(crate) enum CallDecision {
     /// The result may be learned.
     Fair,
+    /// The result may be learned. The call was made again before, at least [`CONTESTED`] times.
+    Contested,
     /// One repetition too many, and the first to be let go.
     TooMany,
     /// A further repetition to be let go.
@@ -62,7 +64,10 @@ impl Progress {
         }
         streak.turns = streak.turns.saturating_add(1);
         if streak.turns < TURNS || now.saturating_duration_since(streak.since) < PATIENCE {
-            return CallDecision::Fair;
+            return match streak.turns > CONTESTED {
+                true => CallDecision::Contested,
+                false => CallDecision::Fair,
+            };
         }
         match std::mem::replace(&mut streak.is_reported, true) {
             false => CallDecision::TooMany,
@@ -80,6 +85,8 @@ impl Progress {
     }
 }
 
+/// Number of repetitions of a call from which on it is contested.
+const CONTESTED: u32 = 2;
 /// Number of repetitions of a call that mean no progress if they last for [`PATIENCE`].
 const TURNS: u32 = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -111,10 +118,11 @@ mod tests {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
         for turn in 0..100 {
-            assert_eq!(
-                progress.begins_at(&call(1, 0), after(turn * 9)),
-                CallDecision::Fair
-            );
+            let wanted = match turn {
+                0 | 1 => CallDecision::Fair,
+                _ => CallDecision::Contested,
+            };
+            assert_eq!(progress.begins_at(&call(1, 0), after(turn * 9)), wanted);
         }
         assert_eq!(
             progress.begins_at(&call(1, 0), after(1000)),
@@ -142,7 +150,11 @@ mod tests {
         let start = Instant::now();
         for turn in 0..100 {
             let now = start + Duration::from_millis(turn * 50);
-            assert_eq!(progress.begins_at(&call(1, 0), now), CallDecision::Fair);
+            let decision = progress.begins_at(&call(1, 0), now);
+            assert!(matches!(
+                decision,
+                CallDecision::Fair | CallDecision::Contested
+            ));
             if turn % 10 == 9 {
                 progress.made(Tid(1));
             }

@@ -583,12 +583,15 @@ impl<J: Evaluator + 'static> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
-        match shared.progress.begins(call) {
-            CallDecision::Fair => {}
+        let is_contested = match shared.progress.begins(call) {
+            CallDecision::Fair => false,
+            // Before 5.19 the stop that is asked for may take the caller out of the call before the answer does, each time
+            // anew. The tracer stays attached, so that it follows the call when it is made again.
+            CallDecision::Contested => !shared.waits_killable,
             turn => return self.let_go_unlearnt(view, process, turn),
-        }
+        };
         let is_limited = view.decoded.refused && self.memory.is_limited();
-        if !is_limited && !interruption::may_notice(call, &view.decoded) {
+        if !is_limited && (is_contested || !interruption::may_notice(call, &view.decoded)) {
             self.follow(view, process);
             return;
         }

@@ -268,7 +268,13 @@ pub(crate) fn probe() -> Support {
     }
     // Tried before the file system is looked for: to mount one does not help where no hook works.
     match (try_hook(), programs::check_file_system()) {
-        (Ok(true), Ok(())) => Support::yes("a program at a hook refused a call"),
+        (Ok(true), Ok(())) => match programs::try_load() {
+            Ok(()) => Support::yes("a program at a hook refused a call"),
+            Err(error) => Support::no_unless_fixed(
+                format!("{}; the programs need Linux 5.17", chain(&error)),
+                None,
+            ),
+        },
         (Ok(true), Err(error @ Error::NoFileSystem)) => {
             let mount = fix::as_root("mount -t bpf bpf /sys/fs/bpf");
             Support::no(chain(&error), mount)

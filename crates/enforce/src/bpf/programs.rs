@@ -635,6 +635,16 @@ pub(super) fn open_object() -> Result<OpenObject, Error> {
         .map_err(Error::load)
 }
 
+/// Loads what every policy needs, and drops it: an older kernel may have hooks and lack a kind of map.
+pub(super) fn try_load() -> Result<(), Error> {
+    let mut object = open_object()?;
+    for mut program in object.progs_mut() {
+        let is_needed = ALWAYS.contains(&hook_of(program.section()));
+        program.set_autoload(is_needed);
+    }
+    object.load().map(drop).map_err(Error::load)
+}
+
 /// Hooks whose programs a policy needs.
 fn hooks(profile: &Profile) -> BTreeSet<&str> {
     ALWAYS.into_iter().chain(profile.hooks()).collect()
