@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use event::Tid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
+use sys::resource::{self, UsageOf};
 
 use super::mounts::Mounts;
 use super::steps::copy;
@@ -102,10 +103,11 @@ impl<'a> Caller<'a> {
             return Err(Errno::TIMEDOUT);
         }
         let begun = Instant::now();
-        let answer = self.inspector.within(left.min(TIME_LIMIT), work);
+        let answer = self.inspector.within(left.min(TIME_LIMIT), || timed(work));
+        let (result, waited) = answer.unwrap_or_else(|| (Err(Errno::TIMEDOUT), begun.elapsed()));
         // What took longer than the limit of one access lacked a processor or a disk.
-        WAITED.set(WAITED.get() + begun.elapsed().min(WORK_LIMIT));
-        answer.unwrap_or(Err(Errno::TIMEDOUT))
+        WAITED.set(WAITED.get() + waited.min(WORK_LIMIT));
+        result
     }
 
     /// Returns the thread whose view of `/proc` is the caller's: a caller that shares this program's root may
@@ -116,6 +118,19 @@ impl<'a> Caller<'a> {
             false => self.tid,
         }
     }
+}
+
+/// Does work, and returns how long it has waited for a file system. A thread that never gave up its processor has waited
+/// for none, however long others had it.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let pauses = || resource::usage(UsageOf::Thread).map(|usage| usage.voluntary_switches);
+    let (before, begun) = (pauses(), Instant::now());
+    let result = work();
+    let waited = match (before, pauses()) {
+        (Ok(before), Ok(after)) if before == after => Duration::ZERO,
+        _ => begun.elapsed(),
+    };
+    (result, waited)
 }
 
 /// File that a path resolves to.
@@ -392,5 +407,21 @@ fn open_cached(
         // Linux before 5.12 does not know the flag.
         Err(Errno::AGAIN | Errno::INVAL) => None,
         found => Some(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_never_sleeps_has_waited_for_nobody() {
+        let spin = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(20) {}
+        };
+        assert_eq!(timed(spin).1, Duration::ZERO);
+        let pause = Duration::from_millis(20);
+        assert!(timed(|| std::thread::sleep(pause)).1 >= pause);
     }
 }
