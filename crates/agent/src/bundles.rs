@@ -68,8 +68,12 @@ impl BundleFolder {
         let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let key = PublicKey::parse(&text).map_err(|error| wrong(error.to_string()))?;
         // Agents of one host share spools, not bundles: each collector, class and key has its own.
-        let token = output.token_file.display();
-        let whose = sha256(format!("{}\n{token}\n{}", output.url, key.to_text()).as_bytes());
+        let credential = match output.cert_file.as_os_str().is_empty() {
+            true => output.token_file.display(),
+            false => output.cert_file.display(),
+        };
+        let whose = format!("{}\n{credential}\n{}", output.url, key.to_text());
+        let whose = sha256(whose.as_bytes());
         let folder = output.spool_folder().join(FOLDER).join(&whose[..16]);
         Ok(Some(Self {
             folder,

@@ -97,6 +97,8 @@ const FILES: &[FileSetting] = &[
     written("file_output.filename", |config| &config.outputs.file.filename, |config| config.outputs.file.enabled),
     written("metrics.output_file", |config| &config.metrics.output_file, |_| false),
     read("collector_output.ca_file", |config| &config.outputs.collector.ca_file),
+    read("collector_output.cert_file", |config| &config.outputs.collector.cert_file),
+    read("collector_output.key_file", |config| &config.outputs.collector.key_file),
     read("collector_output.token_file", |config| &config.outputs.collector.token_file),
     read("http_output.ca_bundle", |config| &config.outputs.http.ca_bundle),
     read("http_output.ca_cert", |config| &config.outputs.http.ca_cert),

@@ -12,7 +12,7 @@ use diagnostics::failure::Failure;
 use outputs::Channel;
 use rules::load::ENGINE_VERSION;
 use serve::grpc::{GrpcChannel, GrpcListener, GrpcServer, PeerCheck, Version};
-use serve::{Address, Page, ServeError, ServerFiles, WebListener, WebServer};
+use serve::{Address, ClientCertificates, Page, ServeError, ServerFiles, WebListener, WebServer};
 
 use crate::journal;
 use crate::metrics::{self, Snapshots, Source};
@@ -64,7 +64,7 @@ impl Servers {
             let files = web.tls.then(|| ServerFiles {
                 certificates: web.certificate.clone(),
                 key: web.certificate.clone(),
-                client_authorities: None,
+                clients: ClientCertificates::Ignored,
             });
             patiently(patience, || WebListener::bind(address, files.as_ref()))
         });
@@ -236,7 +236,7 @@ fn grpc(config: &Config, patience: Duration) -> Result<(GrpcListener, usize), Se
     let files = ServerFiles {
         certificates: settings.cert_chain.clone(),
         key: settings.private_key.clone(),
-        client_authorities: Some(settings.root_certs.clone()),
+        clients: ClientCertificates::Required(settings.root_certs.clone()),
     };
     let listener = patiently(patience, || GrpcListener::bind(&address, &files))?;
     let cpus = || thread::available_parallelism().map_or(1, usize::from);

@@ -24,6 +24,14 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, format!("there is no such {what}"))
     }
 
+    /// The kernel has no random numbers for a secret.
+    pub(crate) fn without_random() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there are no random numbers",
+        )
+    }
+
     /// Adds what a client has to know beside the reason.
     pub(crate) fn add_headers(&self, response: &mut Response) {
         let headers = response.headers_mut();

@@ -1,14 +1,19 @@
 //! Who sends a request.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use store::{AgentId, Credential, Scope, TokenId};
+use serve::ClientCertificate;
+use store::{AgentId, CertificateName, Credential, Scope, TokenId};
 
 use crate::answer::Refusal;
-use crate::secret;
+use crate::identity;
+use crate::secret::{self, NewSecret};
 use crate::server::Shared;
 
 /// Longest secret that is looked at.
@@ -38,31 +43,113 @@ impl Reader {
     }
 }
 
-/// Returns the agent that sends the request.
-pub(crate) async fn agent(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Sender, Refusal> {
-    match credential(shared, headers).await? {
-        Credential::Agent { id, .. } => Ok(Sender { id }),
+/// Who sends what agents and other senders send: the headers of the request, and the certificate of its connection. Requests of readers
+/// have no use for a certificate.
+pub(crate) struct Caller {
+    pub(crate) headers: HeaderMap,
+    certificate: Option<ClientCertificate>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(Self {
+            headers: parts.headers.clone(),
+            certificate: parts.extensions.get().cloned(),
+        })
+    }
+}
+
+impl Caller {
+    /// Returns the name in the certificate, `None` without one. A certificate that is not accepted is an error, whatever else the
+    /// request has: its sender meant to be known by it.
+    async fn name(&self, shared: &Arc<Shared>) -> Result<Option<CertificateName>, Refusal> {
+        let Some(certificate) = self.certificate.clone() else {
+            return Ok(None);
+        };
+        // It may read files and verifies signatures.
+        let uris = shared.blocking(move |_store| Ok(certificate.uris()));
+        let name = match uris.await? {
+            Ok(uris) => identity::name(&uris),
+            Err(refusal) => Err(refusal.to_string()),
+        };
+        name.map(Some).map_err(|problem| {
+            shared.metrics.certificate.add(1);
+            Refusal::new(StatusCode::FORBIDDEN, problem)
+        })
+    }
+}
+
+/// Returns the agent that sends the request: the one that its secret belongs to, if it comes with what that agent enrolled with.
+pub(crate) async fn agent(shared: &Arc<Shared>, caller: &Caller) -> Result<Sender, Refusal> {
+    let presented = caller.name(shared).await?;
+    match credential(shared, &caller.headers).await? {
+        Credential::Agent {
+            id, certificate, ..
+        } if certificate == presented => Ok(Sender { id }),
+        Credential::Agent { certificate, .. } => {
+            shared.metrics.unauthorized.add(1);
+            let needed = match certificate {
+                Some(_) => "the certificate that it enrolled with",
+                None => "no certificate, because it enrolled with a token",
+            };
+            let message = format!("the secret is of an agent that has to send it with {needed}");
+            Err(Refusal::new(StatusCode::UNAUTHORIZED, message))
+        }
         Credential::Token { .. } => Err(forbidden("the secret of an agent that has enrolled")),
     }
 }
 
-/// Returns the token with which an agent enrols.
-pub(crate) async fn enrolling(
-    shared: &Arc<Shared>,
-    headers: &HeaderMap,
-) -> Result<TokenId, Refusal> {
-    match credential(shared, headers).await? {
-        Credential::Token {
-            id,
-            scope: Scope::Agents(_),
-        } => Ok(id),
-        Credential::Token { .. } | Credential::Agent { .. } => Err(forbidden("a token of agents")),
-    }
+/// What an agent enrols with.
+pub(crate) struct Enrolling {
+    pub(crate) token: TokenId,
+    /// Name in its certificate; `None` if it has a token, and says itself what its host is.
+    pub(crate) name: Option<String>,
 }
 
-/// Returns the sender of alerts without sequence numbers: the agent, or the one of its token.
-pub(crate) async fn direct(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Sender, Refusal> {
-    let token = enrolling(shared, headers).await?;
+/// Returns the token with which an agent enrols: the one of its certificate, or the one that it sends.
+pub(crate) async fn enrolling(shared: &Arc<Shared>, caller: &Caller) -> Result<Enrolling, Refusal> {
+    let Some(presented) = caller.name(shared).await? else {
+        return match credential(shared, &caller.headers).await? {
+            Credential::Token {
+                id,
+                scope: Scope::Agents(_),
+            } => Ok(Enrolling {
+                token: id,
+                name: None,
+            }),
+            Credential::Token { .. } | Credential::Agent { .. } => {
+                Err(forbidden("a token of agents"))
+            }
+        };
+    };
+    // Whose alerts are they, if both name different agents?
+    if caller.headers.contains_key(header::AUTHORIZATION) {
+        let message = "there are a certificate and a token: send one of both";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, message));
+    }
+    let name = presented.name.clone();
+    // Nobody knows what this is the hash of, so no secret opens the token.
+    let hash = NewSecret::of_token().ok_or_else(Refusal::without_random)?;
+    let known = shared.blocking({
+        let presented = presented.clone();
+        move |store| store.certificate_token(&presented, hash.hash)
+    });
+    let token = known.await?.ok_or_else(|| {
+        shared.metrics.certificate.add(1);
+        let message = format!("the name {presented} in the certificate is revoked");
+        Refusal::new(StatusCode::FORBIDDEN, message)
+    })?;
+    Ok(Enrolling {
+        token,
+        name: Some(name),
+    })
+}
+
+/// Returns the sender of alerts without sequence numbers: the one of its token or certificate.
+pub(crate) async fn direct(shared: &Arc<Shared>, caller: &Caller) -> Result<Sender, Refusal> {
+    let token = enrolling(shared, caller).await?.token;
     let id = shared
         .blocking(move |store| store.direct_sender(token))
         .await?;

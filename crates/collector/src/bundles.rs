@@ -12,7 +12,7 @@ use store::{Agent, AgentId, Bundle, BundleReport, Rollout, Store, StoreError, Ta
 
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
-use crate::auth;
+use crate::auth::{self, Caller};
 use crate::secret;
 use crate::server::Shared;
 
@@ -231,9 +231,9 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
 /// `GET /api/v1/bundle`: the bundle that the agent is to have.
 pub(crate) async fn bundle(
     State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Response, Refusal> {
-    let agent = auth::agent(&shared, &headers).await?.id;
+    let agent = auth::agent(&shared, &caller).await?.id;
     let text = shared.blocking(move |store| {
         let (rollouts, labels) = store.rollouts_of(agent)?;
         // What is in force the agent has already.

@@ -15,9 +15,10 @@ use store::{
 
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
+use crate::auth::{self, Caller};
 use crate::download::Download;
 use crate::server::Shared;
-use crate::{auth, body, grouping};
+use crate::{body, grouping};
 
 type Answer = Result<Response, Refusal>;
 
@@ -163,13 +164,13 @@ pub(crate) fn order(store: &dyn Store, agent: AgentId) -> Result<Value, StoreErr
 /// `PUT /api/v1/captures/{id}/chunks/{number}`: a part of a capture. Answers with the number of the part that is expected next.
 pub(crate) async fn chunk(
     State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
+    caller: Caller,
     Path((id, number)): Path<(i64, u64)>,
     body: Body,
 ) -> Answer {
-    let agent = auth::agent(&shared, &headers).await?.id;
+    let agent = auth::agent(&shared, &caller).await?.id;
     let _turn = shared.turn().await?;
-    let data = body::bytes(&headers, body, MAX_PART).await?;
+    let data = body::bytes(&caller.headers, body, MAX_PART).await?;
     let next = shared.blocking(move |store| store.add_chunk(agent, CaptureId(id), number, data));
     let next = next.await?.ok_or_else(|| Refusal::not_found("capture"))?;
     Ok(json_response(StatusCode::OK, &json!({"next": next})))
@@ -188,12 +189,12 @@ struct Done {
 /// `PUT /api/v1/captures/{id}/done`: the end of a capture.
 pub(crate) async fn done(
     State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
+    caller: Caller,
     Path(id): Path<i64>,
     body: Body,
 ) -> Answer {
-    let agent = auth::agent(&shared, &headers).await?.id;
-    let text = body::small(&headers, body, MAX_REQUEST).await?;
+    let agent = auth::agent(&shared, &caller).await?.id;
+    let text = body::small(&caller.headers, body, MAX_REQUEST).await?;
     let done: Done = serde_json::from_str(&text)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     let end = CaptureEnd {

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
-use serve::ServerFiles;
+use serve::{ClientCertificates, ServerFiles};
 
 /// A certificate cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub fn own_certificate(folder: &Path, names: &[String]) -> Result<ServerFiles, C
     let files = ServerFiles {
         certificates: folder.join("collector.crt"),
         key: folder.join("collector.key"),
-        client_authorities: None,
+        clients: ClientCertificates::Ignored,
     };
     // The certificate is written last; without it, what is left of an interrupted start is written again.
     if files.certificates.exists() && files.key.exists() {

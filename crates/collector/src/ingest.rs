@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::alert;
 use crate::answer::{Refusal, json_response};
-use crate::auth;
+use crate::auth::{self, Caller};
 use crate::body::{self, MAX_RECORDS};
 use crate::bundles;
 use crate::captures;
@@ -40,25 +40,18 @@ struct Enrolment {
 }
 
 /// `POST /api/v1/agents`: gives an agent a number and a secret of its own.
-pub(crate) async fn enrol(
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let token = auth::enrolling(&shared, &headers).await?;
-    let text = shared.text_in_turn(&headers, body).await?;
+pub(crate) async fn enrol(State(shared): State<Arc<Shared>>, caller: Caller, body: Body) -> Answer {
+    let enrolling = auth::enrolling(&shared, &caller).await?;
+    let text = shared.text_in_turn(&caller.headers, body).await?;
     let enrolment: Enrolment = serde_json::from_str(&text)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let secret = NewSecret::of_agent().ok_or_else(|| {
-        Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "there are no random numbers",
-        )
-    })?;
+    let secret = NewSecret::of_agent().ok_or_else(Refusal::without_random)?;
+    // What an agent with a certificate claims to be does not count.
+    let claimed = || grouping::clipped(&enrolment.host);
     let agent = NewAgent {
-        token,
+        token: enrolling.token,
         hash: secret.hash,
-        host: grouping::clipped(&enrolment.host),
+        host: enrolling.name.unwrap_or_else(claimed),
     };
     let id = shared.blocking(move |store| store.enrol(agent)).await?;
     let answer = json!({"agent": id.0, "secret": secret.text});
@@ -68,11 +61,11 @@ pub(crate) async fn enrol(
 /// `PUT /api/v1/inventory`: a sign of life, with what the agent says about itself.
 pub(crate) async fn inventory(
     State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
+    caller: Caller,
     body: Body,
 ) -> Answer {
-    let sender = auth::agent(&shared, &headers).await?;
-    let text = shared.text_in_turn(&headers, body).await?;
+    let sender = auth::agent(&shared, &caller).await?;
+    let text = shared.text_in_turn(&caller.headers, body).await?;
     let inventory = serde_json::from_str::<serde_json::Value>(&text);
     let inventory = inventory
         .ok()
@@ -96,13 +89,10 @@ pub(crate) async fn inventory(
 
 /// `POST /api/v1/batches`: records of an agent, one JSON object a line, numbered from the value of the
 /// sequence header on.
-pub(crate) async fn batch(
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let sender = auth::agent(&shared, &headers).await?;
-    let first = headers
+pub(crate) async fn batch(State(shared): State<Arc<Shared>>, caller: Caller, body: Body) -> Answer {
+    let sender = auth::agent(&shared, &caller).await?;
+    let first = caller
+        .headers
         .get(SEQUENCE)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let first = first.filter(|first| *first > 0).ok_or_else(|| {
@@ -112,7 +102,7 @@ pub(crate) async fn batch(
         )
     })?;
     let _turn = shared.turn().await?;
-    let text = body::text(&headers, body).await?;
+    let text = body::text(&caller.headers, body).await?;
     let received_ns = now_ns();
     let records = records(&text, received_ns)?;
     let receipt = store(&shared, sender.id, Some(first), records).await?;
@@ -188,14 +178,10 @@ fn loss(line: &str, received_ns: i64) -> Option<Loss> {
 
 /// `POST /` and `POST /api/v1/`: one alert as Falco, falcosidekick and event-generator's receivers know it.
 /// Without a sequence number, an alert that is sent again is stored again.
-pub(crate) async fn falco(
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let sender = auth::direct(&shared, &headers).await?;
+pub(crate) async fn falco(State(shared): State<Arc<Shared>>, caller: Caller, body: Body) -> Answer {
+    let sender = auth::direct(&shared, &caller).await?;
     let _turn = shared.turn().await?;
-    let text = body::text(&headers, body).await?;
+    let text = body::text(&caller.headers, body).await?;
     let record = alert::read(&text, now_ns())
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     store(&shared, sender.id, None, vec![record]).await?;
@@ -206,11 +192,11 @@ pub(crate) async fn falco(
 /// again.
 pub(crate) async fn logs(
     State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
+    caller: Caller,
     body: Body,
 ) -> Response {
-    let encoding = Encoding::of(&headers);
-    match take_logs(&shared, &headers, body, encoding).await {
+    let encoding = Encoding::of(&caller.headers);
+    match take_logs(&shared, &caller, body, encoding).await {
         Ok(sorted) => otlp::taken(encoding, sorted.rejected, &sorted.reason),
         Err(refusal) => otlp::refused(encoding, &refusal),
     }
@@ -219,17 +205,17 @@ pub(crate) async fn logs(
 /// Stores the records of a request that can be alerts.
 async fn take_logs(
     shared: &Arc<Shared>,
-    headers: &HeaderMap,
+    caller: &Caller,
     body: Body,
     encoding: Option<Encoding>,
 ) -> Result<Sorted, Refusal> {
-    let sender = auth::direct(shared, headers).await?;
+    let sender = auth::direct(shared, caller).await?;
     let encoding = encoding.ok_or_else(|| {
         let message = "unknown Content-Type: expected application/x-protobuf or application/json";
         Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     })?;
     let _turn = shared.turn().await?;
-    let bytes = body::message(headers, body).await?;
+    let bytes = body::message(&caller.headers, body).await?;
     let decoding = shared.decoder_turn().await?;
     let received_ns = now_ns();
     let sorted = shared.blocking(move |_store| {

@@ -15,6 +15,7 @@ mod captures;
 mod certificates;
 mod download;
 mod grouping;
+mod identity;
 mod ingest;
 mod json;
 mod losses;

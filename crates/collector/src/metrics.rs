@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     pub(crate) busy: Counter,
     pub(crate) failed: Counter,
     pub(crate) unauthorized: Counter,
+    pub(crate) certificate: Counter,
     pub(crate) crowded: Counter,
     pub(crate) pruned: Counter,
 }
@@ -66,6 +67,7 @@ impl Metrics {
             "Requests that were refused, by cause. Senders repeat those that were busy, crowded or failed.",
             &[
                 ("{cause=\"unauthorized\"}", of(&self.unauthorized)),
+                ("{cause=\"certificate\"}", of(&self.certificate)),
                 ("{cause=\"crowded\"}", of(&self.crowded)),
                 ("{cause=\"busy\"}", of(&self.busy)),
                 ("{cause=\"failed\"}", of(&self.failed)),

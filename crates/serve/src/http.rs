@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::client_certificate::{Authorities, ClientCertificate};
 use crate::connections::{ClientAddress, ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
 use crate::listen::{Address, Listener, RegisteredListener};
@@ -51,13 +52,16 @@ pub struct ConnectionDeadlines {
 pub struct HttpListener {
     pub(crate) listener: Listener,
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Verifies certificates that clients may present.
+    pub(crate) clients: Option<Arc<Authorities>>,
     pub(crate) limits: ConnectionLimits,
     pub(crate) deadlines: ConnectionDeadlines,
     pub(crate) http2: bool,
 }
 
 impl HttpListener {
-    /// Binds an address for HTTP/1 and HTTP/2. With `files` the server speaks TLS 1.3.
+    /// Binds an address for HTTP/1 and HTTP/2. With `files` the server speaks TLS 1.3. If clients may present a certificate,
+    /// their requests have it as a [`ClientCertificate`] in their extensions.
     ///
     /// # Errors
     ///
@@ -69,8 +73,10 @@ impl HttpListener {
         deadlines: ConnectionDeadlines,
     ) -> Result<Self, ServeError> {
         let tls = files.map(|files| tls::server(files, Protocols::Modern));
+        let (tls, clients) = tls.transpose()?.unzip();
         Ok(Self {
-            tls: tls.transpose()?,
+            tls,
+            clients: clients.flatten(),
             listener: Listener::bind(address)?,
             limits,
             deadlines,
@@ -101,7 +107,10 @@ impl HttpListener {
     {
         let registered = self.listener.register();
         let listener = registered.map_err(|source| ServeError::Start { source })?;
-        let acceptor = self.tls.map(TlsAcceptor::from);
+        let tls = self.tls.map(|config| Tls {
+            acceptor: TlsAcceptor::from(config),
+            clients: self.clients,
+        });
         let settings = Settings {
             deadlines: self.deadlines,
             http2: self.http2,
@@ -111,7 +120,31 @@ impl HttpListener {
             of_one_peer: self.limits.of_one_peer,
         });
         loop {
-            accept(&listener, acceptor.clone(), &connections, settings, &answer).await;
+            accept(&listener, tls.clone(), &connections, settings, &answer).await;
+        }
+    }
+}
+
+/// TLS of a server.
+#[derive(Clone)]
+struct Tls {
+    acceptor: TlsAcceptor,
+    clients: Option<Arc<Authorities>>,
+}
+
+/// What a connection tells about its client, in the extensions of its requests.
+#[derive(Clone)]
+struct Client {
+    address: ClientAddress,
+    certificate: Option<ClientCertificate>,
+}
+
+impl Client {
+    fn add_to<T>(&self, request: &mut Request<T>) {
+        let extensions = request.extensions_mut();
+        extensions.insert(self.address.clone());
+        if let Some(certificate) = &self.certificate {
+            extensions.insert(certificate.clone());
         }
     }
 }
@@ -125,7 +158,7 @@ struct Settings {
 /// Accepts one connection, and serves it on a task of its own.
 async fn accept<A, F, B>(
     listener: &RegisteredListener,
-    acceptor: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     connections: &Connections,
     settings: Settings,
     answer: &A,
@@ -145,20 +178,23 @@ async fn accept<A, F, B>(
         return;
     };
     let answer = answer.clone();
-    let client = ClientAddress::from(peer);
-    let answer = move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(client.clone());
-        answer(request)
+    let mut client = Client {
+        address: ClientAddress::from(peer),
+        certificate: None,
     };
     tokio::spawn(async move {
         let closed = slot.closed();
         let work = async {
-            let Some(acceptor) = acceptor else {
-                return connection(stream, settings, slot.handle(), answer).await;
+            let Some(tls) = tls else {
+                return connection(stream, settings, slot.handle(), (client, answer)).await;
             };
             let handshake = settings.deadlines.handshake;
-            if let Ok(Ok(stream)) = timeout(handshake, acceptor.accept(stream)).await {
-                connection(stream, settings, slot.handle(), answer).await;
+            if let Ok(Ok(stream)) = timeout(handshake, tls.acceptor.accept(stream)).await {
+                let chain = stream.get_ref().1.peer_certificates();
+                client.certificate = tls.clients.as_ref().and_then(|authorities| {
+                    ClientCertificate::new(chain.unwrap_or_default(), authorities)
+                });
+                connection(stream, settings, slot.handle(), (client, answer)).await;
             }
         };
         tokio::select! {
@@ -173,7 +209,7 @@ async fn connection<A, F, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     settings: Settings,
     slot: ConnectionSlotHandle,
-    answer: A,
+    (client, answer): (Client, A),
 ) where
     A: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -183,8 +219,9 @@ async fn connection<A, F, B>(
 {
     /// Calls of one connection at the same time.
     const MAX_CALLS: u32 = 16;
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         slot.is_used();
+        client.add_to(&mut request);
         let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });

@@ -6,6 +6,7 @@
 //! created only if the configuration enables a server. Listening and serving are separate, because
 //! a process that still has to fork must not have threads.
 
+mod client_certificate;
 mod connections;
 mod error;
 pub mod grpc;
@@ -15,9 +16,10 @@ mod progress;
 mod tls;
 mod web;
 
+pub use client_certificate::{CertificateRefusal, ClientAuthorities, ClientCertificate};
 pub use connections::ClientAddress;
 pub use error::ServeError;
 pub use http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 pub use listen::Address;
-pub use tls::ServerFiles;
+pub use tls::{ClientCertificates, ServerFiles};
 pub use web::{Page, WebListener, WebServer};

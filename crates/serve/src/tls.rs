@@ -10,18 +10,30 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use crate::client_certificate::{Authorities, ClientAuthorities};
 use crate::error::ServeError;
 
 /// Certificate files of a server, and the authorities that its clients' certificates must come
 /// from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServerFiles {
     /// The server's certificate chain.
     pub certificates: PathBuf,
     /// The private key.
     pub key: PathBuf,
-    /// Certificate authorities of clients; `None` if clients need no certificate.
-    pub client_authorities: Option<PathBuf>,
+    /// Certificates of clients.
+    pub clients: ClientCertificates,
+}
+
+/// What a server asks of the certificates of its clients.
+#[derive(Clone, Debug)]
+pub enum ClientCertificates {
+    /// They need none, and present none.
+    Ignored,
+    /// Each needs one of the authorities in this PEM file.
+    Required(PathBuf),
+    /// They may present one: see [`crate::ClientCertificate`].
+    Optional(ClientAuthorities),
 }
 
 /// Protocol identifier (ALPN) of HTTP/2.
@@ -38,10 +50,11 @@ pub(crate) enum Protocols {
     Modern,
 }
 
+/// Builds the configuration of a server. If clients may present a certificate, also returns what verifies it.
 pub(crate) fn server(
     files: &ServerFiles,
     protocols: Protocols,
-) -> Result<Arc<ServerConfig>, ServeError> {
+) -> Result<(Arc<ServerConfig>, Option<Arc<Authorities>>), ServeError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = match protocols {
         Protocols::Http1 | Protocols::Http2 => rustls::DEFAULT_VERSIONS,
@@ -50,9 +63,15 @@ pub(crate) fn server(
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
         .map_err(|error| unusable(&files.certificates, &error))?;
-    let builder = match &files.client_authorities {
-        None => builder.with_no_client_auth(),
-        Some(authorities) => {
+    let mut optional = None;
+    let builder = match &files.clients {
+        ClientCertificates::Ignored => builder.with_no_client_auth(),
+        ClientCertificates::Optional(clients) => {
+            let clients = Arc::new(Authorities::load(clients.clone(), provider)?);
+            optional = Some(Arc::clone(&clients));
+            builder.with_client_cert_verifier(clients)
+        }
+        ClientCertificates::Required(authorities) => {
             let roots = Arc::new(roots(authorities)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
                 .build()
@@ -68,7 +87,7 @@ pub(crate) fn server(
         Protocols::Http2 => vec![H2.to_vec()],
         Protocols::Modern => vec![H2.to_vec(), b"http/1.1".to_vec()],
     };
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), optional))
 }
 
 /// Builds the configuration of a client that presents a certificate and speaks HTTP/2.
@@ -88,7 +107,7 @@ pub(crate) fn client(
     Ok(Arc::new(config))
 }
 
-fn roots(file: &Path) -> Result<RootCertStore, ServeError> {
+pub(crate) fn roots(file: &Path) -> Result<RootCertStore, ServeError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
         roots
@@ -115,7 +134,7 @@ fn key(file: &Path) -> Result<PrivateKeyDer<'static>, ServeError> {
     })
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, ServeError> {
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>, ServeError> {
     let read = fs::read(file).map_err(|source| TlsError::Read {
         path: file.to_owned(),
         source,
@@ -123,7 +142,7 @@ fn read(file: &Path) -> Result<Vec<u8>, ServeError> {
     Ok(read?)
 }
 
-fn unusable(file: &Path, problem: &dyn std::fmt::Display) -> ServeError {
+pub(crate) fn unusable(file: &Path, problem: &dyn std::fmt::Display) -> ServeError {
     let error = TlsError::Pem {
         path: file.to_owned(),
         problem: problem.to_string(),

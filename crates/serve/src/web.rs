@@ -96,7 +96,7 @@ impl WebListener {
     /// The address is in use, or the certificates are invalid.
     pub fn bind(address: SocketAddr, files: Option<&ServerFiles>) -> Result<Self, ServeError> {
         let tls = files
-            .map(|files| tls::server(files, Protocols::Http1))
+            .map(|files| tls::server(files, Protocols::Http1).map(|(config, _)| config))
             .transpose()?;
         let listener = Listener::bind(&Address::Tcp(address.to_string()))?;
         Ok(Self {
@@ -133,6 +133,7 @@ impl WebListener {
         let server = HttpListener {
             listener: self.listener,
             tls: self.tls,
+            clients: None,
             limits: LIMITS,
             deadlines: self.deadlines.of_connections(),
             http2: false,
@@ -255,6 +256,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
     use super::*;
+    use crate::tls::ClientCertificates;
 
     fn ask(port: u16, request: &str) -> String {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens");
@@ -439,7 +441,7 @@ mod tests {
         let files = ServerFiles {
             certificates: pem.clone(),
             key: pem,
-            client_authorities: None,
+            clients: ClientCertificates::Ignored,
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut listener = WebListener::bind(address, Some(&files)).expect("a free port");

@@ -10,6 +10,7 @@
 mod account;
 mod bundles;
 mod captures;
+mod certificate;
 mod error;
 mod intake;
 mod limits;
@@ -33,6 +34,7 @@ pub use captures::{
     Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, MAX_CAPTURE,
     MAX_CAPTURE_SECONDS, NewCapture,
 };
+pub use certificate::CertificateName;
 pub use error::StoreError;
 pub use model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
@@ -88,6 +90,18 @@ pub trait Store: Bundles + Captures + People + Send + Sync {
     /// The database fails.
     fn credential(&self, hash: &[u8; 32]) -> Result<Option<Credential>, StoreError>;
 
+    /// Returns the number of the token of a client certificate's name, and adds it with `hash` at the first call. `None` if it is
+    /// revoked.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn certificate_token(
+        &self,
+        name: &CertificateName,
+        hash: [u8; 32],
+    ) -> Result<Option<TokenId>, StoreError>;
+
     /// Adds an agent.
     ///
     /// # Errors
@@ -95,7 +109,8 @@ pub trait Store: Bundles + Captures + People + Send + Sync {
     /// The database fails.
     fn enrol(&self, agent: NewAgent) -> Result<AgentId, StoreError>;
 
-    /// Returns the sender of alerts that come with a token alone, and adds it at the first call.
+    /// Returns the sender of alerts that come with a token alone, and adds it at the first call. The host of that of a certificate
+    /// is the certificate's name.
     ///
     /// # Errors
     ///

@@ -2,6 +2,7 @@
 
 use crate::account::Triage;
 use crate::bundles::{Assignment, BundleReport};
+use crate::certificate::CertificateName;
 use crate::model::{Acknowledgement, Filter, GroupId, Scope};
 
 /// Rows of a page if the filter names no number, and at most.
@@ -94,6 +95,17 @@ pub(crate) fn scope_text(scope: &Scope) -> String {
         (class, "") => format!("agents of class {class}"),
         (_, role) => role.to_owned(),
     }
+}
+
+/// Returns what the audit log calls an agent that a certificate names.
+pub(crate) fn certificate_text(name: &CertificateName) -> String {
+    format!("certificate {name}")
+}
+
+/// Returns what the audit log calls the token of a certificate.
+pub(crate) fn certificate_token_text(id: i64, name: &CertificateName) -> String {
+    let scope = scope_text(&Scope::Agents(name.class.clone()));
+    format!("token {id} ({scope})")
 }
 
 /// Returns action and object of an acknowledgement for the audit log.

@@ -2,6 +2,7 @@
 
 use labels::Labels;
 
+use crate::certificate::CertificateName;
 use crate::severity::Severity;
 
 /// Number of an agent.
@@ -193,6 +194,8 @@ pub struct Token {
     pub revoked_ns: Option<i64>,
     /// Number of agents that enrolled with it.
     pub agents: u64,
+    /// Name of an agent in its client certificate, which takes the place of the secret; `None` for a token with a secret.
+    pub certificate: Option<String>,
 }
 
 /// Whom a secret belongs to.
@@ -211,6 +214,8 @@ pub enum Credential {
         id: AgentId,
         /// Its host, as given when it enrolled.
         host: String,
+        /// Name in the certificate with which it enrolled; `None` if that was a token.
+        certificate: Option<CertificateName>,
     },
 }
 

@@ -12,13 +12,19 @@ use super::OUTPUT;
 /// The collector that a verb sends its alerts to.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Collector {
-    /// Send alerts to the collector at URL, with the token in the file that TOLLGATE_TOKEN_FILE names
-    /// [default: TOLLGATE_COLLECTOR, else none]
+    /// Send alerts to the collector at URL, with the token in the file that TOLLGATE_TOKEN_FILE names, or with
+    /// --collector-cert [default: TOLLGATE_COLLECTOR, else none]
     #[arg(long = "collector", value_name = "URL", help_heading = OUTPUT)]
     pub(crate) url: Option<String>,
     /// Trust the certificates in FILE for the collector [default: those of the system]
     #[arg(long = "collector-ca", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) ca: Option<PathBuf>,
+    /// Be known to the collector by the client certificate in FILE, in place of a token
+    #[arg(long = "collector-cert", value_name = "FILE", requires = "key", help_heading = OUTPUT)]
+    pub(crate) cert: Option<PathBuf>,
+    /// Private key of that certificate
+    #[arg(long = "collector-key", value_name = "FILE", requires = "cert", help_heading = OUTPUT)]
+    pub(crate) key: Option<PathBuf>,
     /// Label by which the collector assigns bundles; repeatable [default: those of the configuration]
     #[arg(long = "collector-label", value_name = "KEY=VALUE", value_parser = label, help_heading = OUTPUT)]
     pub(crate) labels: Vec<(String, String)>,
@@ -59,8 +65,14 @@ impl Collector {
             "collector_output.enabled=true".to_owned(),
             key("url", Path::new(&url)),
         ];
-        if let Some(file) = variable("TOLLGATE_TOKEN_FILE") {
+        // A certificate goes before the token of the environment.
+        let token = variable("TOLLGATE_TOKEN_FILE").filter(|_| self.cert.is_none());
+        if let Some(file) = token {
             options.push(key("token_file", Path::new(&file)));
+        }
+        if let (Some(cert), Some(private)) = (self.cert, self.key) {
+            options.push(key("cert_file", &cert));
+            options.push(key("key_file", &private));
         }
         if let Some(file) = self.ca {
             options.push(key("ca_file", &file));
@@ -131,6 +143,15 @@ mod tests {
             options[3].starts_with("collector_output.ca_file="),
             "{options:?}"
         );
+        let of_certificate = Collector {
+            cert: Some("/a.crt".into()),
+            key: Some("/a.key".into()),
+            ..Collector::default()
+        };
+        let options = of_certificate.options_with(variable);
+        assert_eq!(options.len(), 4, "{options:?}");
+        assert_eq!(options[2], "collector_output.cert_file=/a.crt");
+        assert_eq!(options[3], "collector_output.key_file=/a.key");
         let options = Collector::default().options_with(variable);
         assert!(options[1].contains("https://env:6443"), "{options:?}");
         assert!(Collector::default().options_with(|_| None).is_empty());

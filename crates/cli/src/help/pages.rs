@@ -1266,6 +1266,10 @@ pub(crate) const PAGES: &[Page] = &[
                         "tollgate serve --listen 0.0.0.0:6443 --tls-cert c.pem --tls-key k.pem --max-age 90d",
                         "collect from everywhere, and keep alerts for 90 days",
                     ),
+                    Example(
+                        "tollgate serve --agent-ca agents.pem --agent-crl revoked.pem",
+                        "take agents by client certificates, too, but not revoked ones",
+                    ),
                 ],
             ),
             COLLECTOR_FILES,

@@ -2,9 +2,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -13,15 +13,73 @@ use ureq::http::StatusCode;
 use super::spool::Pending;
 use super::{CollectorOptions, SEQUENCE_HEADER};
 use crate::net::client::{self, ClientOptions, HttpError};
+use crate::net::tls::{ClientFiles, TlsError};
 
 /// The connection to a collector, and who this agent is there.
 pub(super) struct Link {
     agent: Agent,
     url: String,
-    token_file: PathBuf,
+    credential: Credential,
+    /// Version of the files of the client certificate that `agent` presents.
+    certificate: Option<FileVersions>,
     /// File that keeps the secret, beside the spool.
     identity: Option<PathBuf>,
     secret: Option<String>,
+}
+
+/// What this agent enrols with.
+enum Credential {
+    /// The token in this file.
+    Token(PathBuf),
+    /// The client certificate of its connection.
+    Certificate,
+}
+
+impl Credential {
+    fn of(options: &CollectorOptions) -> Result<Self, HttpError> {
+        let wrong = |problem| Err(HttpError::Credential { problem });
+        match (&options.token_file, &options.tls.client) {
+            (Some(_), Some(_)) => wrong("token_file and cert_file exclude one another"),
+            (None, None) => wrong("there is neither token_file nor cert_file"),
+            (Some(path), None) => match read_token(path) {
+                Ok(_) => Ok(Self::Token(path.clone())),
+                Err(source) => Err(HttpError::Token {
+                    path: path.clone(),
+                    source,
+                }),
+            },
+            (None, Some(_)) if options.url.starts_with("http://") => {
+                wrong("cert_file needs a collector at https://")
+            }
+            (None, Some(_)) => Ok(Self::Certificate),
+        }
+    }
+}
+
+/// Times of the files of a client certificate; they differ after a renewal.
+type FileVersions = [Option<SystemTime>; 2];
+
+fn versions(files: &ClientFiles) -> FileVersions {
+    [&files.certificate, &files.key].map(|path| fs::metadata(path).ok()?.modified().ok())
+}
+
+/// Refuses a private key that every user of this machine can read.
+fn check_key(files: &ClientFiles) -> Result<(), TlsError> {
+    let metadata = fs::metadata(&files.key).map_err(|source| TlsError::Read {
+        path: files.key.clone(),
+        source,
+    })?;
+    let mode = metadata.mode() & 0o777;
+    match mode & 0o007 {
+        0 => Ok(()),
+        _ => Err(TlsError::Pem {
+            path: files.key.clone(),
+            problem: format!(
+                "a private key must not be open to others, and its mode is {mode:o}; run `chmod o= {}`",
+                files.key.display()
+            ),
+        }),
+    }
 }
 
 /// Whether the collector knows this agent.
@@ -72,22 +130,32 @@ pub(super) enum Sent {
 
 impl Link {
     pub(super) fn open(options: &CollectorOptions) -> Result<Self, HttpError> {
-        read_token(&options.token_file).map_err(|source| HttpError::Token {
-            path: options.token_file.clone(),
-            source,
-        })?;
+        let credential = Credential::of(options)?;
+        // Before they are read: what changes meanwhile is read again.
+        let certificate = options.tls.client.as_ref().map(versions);
         Ok(Self {
             agent: agent(options)?,
             url: options.url.trim_end_matches('/').to_owned(),
-            token_file: options.token_file.clone(),
+            credential,
+            certificate,
             identity: None,
             secret: None,
         })
     }
 
     pub(super) fn reopen(&mut self, options: &CollectorOptions) -> Result<(), HttpError> {
+        let certificate = options.tls.client.as_ref().map(versions);
         self.agent = agent(options)?;
+        self.certificate = certificate;
         Ok(())
+    }
+
+    /// Presents a renewed client certificate from now on.
+    pub(super) fn renew(&mut self, options: &CollectorOptions) -> Result<(), HttpError> {
+        match options.tls.client.as_ref().map(versions) == self.certificate {
+            true => Ok(()),
+            false => self.reopen(options),
+        }
     }
 
     /// Finds out who this agent was, if the spool is one of before.
@@ -113,7 +181,7 @@ impl Link {
         if let Some(secret) = self.secret.clone() {
             let inventory = inventory.to_string();
             let (status, answer) =
-                self.request("PUT", "/api/v1/inventory", &secret, |request| {
+                self.request("PUT", "/api/v1/inventory", Some(&secret), |request| {
                     request.send(inventory.as_bytes())
                 })?;
             match status {
@@ -126,11 +194,20 @@ impl Link {
                 _ => return Err(answered(status, &answer)),
             }
         }
-        let token = read_token(&self.token_file)?;
+        let token = match &self.credential {
+            Credential::Token(path) => Some(read_token(path)?),
+            Credential::Certificate => None,
+        };
         let body = json!({"host": inventory["host"]}).to_string();
-        let (status, answer) = self.request("POST", "/api/v1/agents", &token, |request| {
-            request.send(body.as_bytes())
-        })?;
+        let (status, answer) =
+            self.request("POST", "/api/v1/agents", token.as_deref(), |request| {
+                request.send(body.as_bytes())
+            })?;
+        if status == StatusCode::UNAUTHORIZED && token.is_none() {
+            // One that takes certificates refuses a wrong one with another status.
+            let problem = "the collector asked for no client certificate; start it with --agent-ca";
+            return Err(io::Error::other(problem));
+        }
         let secret = answer["secret"]
             .as_str()
             .filter(|_| status == StatusCode::CREATED);
@@ -207,7 +284,7 @@ impl Link {
         let Some(secret) = &self.secret else {
             return Err(io::Error::other("the collector does not know this agent"));
         };
-        self.request("PUT", path, secret, |request| request.send(body))
+        self.request("PUT", path, Some(secret), |request| request.send(body))
     }
 
     pub(super) fn send(&self, pending: &Pending) -> io::Result<Sent> {
@@ -215,12 +292,13 @@ impl Link {
             return Ok(Sent::Unknown);
         };
         let body = client::compressed(&pending.text)?;
-        let (status, answer) = self.request("POST", "/api/v1/batches", secret, |request| {
-            request
-                .header(SEQUENCE_HEADER, pending.first.to_string())
-                .header("Content-Encoding", "gzip")
-                .send(&body)
-        })?;
+        let (status, answer) =
+            self.request("POST", "/api/v1/batches", Some(secret), |request| {
+                request
+                    .header(SEQUENCE_HEADER, pending.first.to_string())
+                    .header("Content-Encoding", "gzip")
+                    .send(&body)
+            })?;
         match status {
             StatusCode::OK => {
                 let number = answer["acknowledged"].as_u64();
@@ -259,7 +337,7 @@ impl Link {
         &self,
         method: &str,
         path: &str,
-        secret: &str,
+        secret: Option<&str>,
         send: impl FnOnce(
             ureq::RequestBuilder<ureq::typestate::WithBody>,
         ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
@@ -269,7 +347,10 @@ impl Link {
             "PUT" => self.agent.put(url),
             _ => self.agent.post(url),
         };
-        let request = request.header("Authorization", format!("Bearer {secret}"));
+        let request = match secret {
+            Some(secret) => request.header("Authorization", format!("Bearer {secret}")),
+            None => request,
+        };
         let mut answer = send(request).map_err(client::io_error)?;
         let text = client::read(answer.body_mut())?.unwrap_or_default();
         let value = serde_json::from_slice(&text).unwrap_or(Value::Null);
@@ -286,6 +367,9 @@ fn answered(status: StatusCode, answer: &Value) -> io::Error {
 const IDLE: Duration = Duration::from_secs(45);
 
 fn agent(options: &CollectorOptions) -> Result<Agent, HttpError> {
+    if let Some(files) = &options.tls.client {
+        check_key(files)?;
+    }
     client::agent(&ClientOptions {
         url: &options.url,
         user_agent: concat!("tollgate/", env!("CARGO_PKG_VERSION")),

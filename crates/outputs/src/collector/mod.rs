@@ -52,8 +52,8 @@ const LAST_WAIT: Duration = Duration::from_millis(500);
 struct CollectorOptions {
     /// URL of the collector, without a path.
     url: String,
-    /// File with the token with which this agent enrols.
-    token_file: PathBuf,
+    /// File with the token with which this agent enrols; `None` if it has a client certificate.
+    token_file: Option<PathBuf>,
     tls: TlsOptions,
     /// Labels of this agent.
     labels: Labels,
@@ -187,6 +187,7 @@ impl CollectorChannel {
         let report = self.reports.report();
         let allows_captures = self.reports.captures().is_some();
         let inventory = inventory::of_agent(&self.options.labels, report.as_ref(), allows_captures);
+        self.link.renew(&self.options).map_err(io::Error::other)?;
         let mut introduced = self.link.introduce(&inventory)?;
         if matches!(introduced, Introduced::Enrolled) {
             if let Some(spool) = &mut self.spool {

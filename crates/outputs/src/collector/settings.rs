@@ -9,7 +9,7 @@ use yaml::settings::{Node, Problem};
 use super::{CollectorChannel, CollectorOptions};
 use crate::channel::Channel;
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
-use crate::net::tls::TlsOptions;
+use crate::net::tls::{ClientFiles, TlsOptions};
 
 /// `collector_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub struct CollectorOutput {
     pub url: String,
     /// File with the token of the agents' class.
     pub token_file: PathBuf,
+    /// Client certificate that the agent presents in place of a token; empty for none.
+    pub cert_file: PathBuf,
+    /// Private key of that certificate.
+    pub key_file: PathBuf,
     /// Certificate authorities of the collector; empty for those of the system.
     pub ca_file: PathBuf,
     /// File with the public key of bundles; empty for none, then no bundle is taken.
@@ -46,6 +50,8 @@ impl Default for CollectorOutput {
             enabled: false,
             url: String::new(),
             token_file: PathBuf::new(),
+            cert_file: PathBuf::new(),
+            key_file: PathBuf::new(),
             ca_file: PathBuf::new(),
             bundle_key: PathBuf::new(),
             bundle_min_version: 0,
@@ -69,7 +75,9 @@ impl OutputKind for CollectorOutput {
         Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
         Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
+        Key::file("collector_output.cert_file", |output| &mut output.cert_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
+        Key::file("collector_output.key_file", |output| &mut output.key_file),
         Key::other("collector_output.labels", "object", set_labels),
         Key::file("collector_output.spool", |output| &mut output.spool),
         Key::integer("collector_output.spool_limit", |output| &mut output.spool_limit_mib),
@@ -82,8 +90,13 @@ impl OutputKind for CollectorOutput {
     }
 
     fn missing(&self) -> Option<Missing> {
-        Missing::if_empty(&self.url, "url", "https://HOST:6443")
-            .or_else(|| Missing::if_empty(&self.token_file, "token_file", "FILE"))
+        let url = Missing::if_empty(&self.url, "url", "https://HOST:6443");
+        let has_certificate = !(self.cert_file.as_os_str().is_empty() && self.key_file.as_os_str().is_empty());
+        url.or_else(|| match has_certificate {
+            true => Missing::if_empty(&self.cert_file, "cert_file", "FILE")
+                .or_else(|| Missing::if_empty(&self.key_file, "key_file", "FILE")),
+            false => Missing::if_empty(&self.token_file, "token_file", "FILE"),
+        })
     }
 
     fn exposure(&self) -> Option<String> {
@@ -124,12 +137,15 @@ impl CollectorOutput {
         let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
         CollectorOptions {
             url: self.url.clone(),
-            token_file: self.token_file.clone(),
+            token_file: Some(self.token_file.clone()).filter(is_set),
             tls: TlsOptions {
                 insecure: false,
                 authorities: Some(self.ca_file.clone()).filter(is_set),
                 authority_folder: PathBuf::from(STORE),
-                client: None,
+                client: is_set(&self.cert_file).then(|| ClientFiles {
+                    certificate: self.cert_file.clone(),
+                    key: self.key_file.clone(),
+                }),
             },
             labels: self.labels.clone(),
             spool: self.spool_folder(),

@@ -114,7 +114,7 @@ fn fixture(address: SocketAddr) -> Fixture {
     std::fs::write(&token_file, "tgt_x\n").expect("writable");
     let options = CollectorOptions {
         url: format!("http://{address}"),
-        token_file,
+        token_file: Some(token_file),
         tls: TlsOptions::default(),
         labels: Labels::default(),
         spool: folder.path().join("spool"),

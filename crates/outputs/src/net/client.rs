@@ -40,6 +40,12 @@ pub enum HttpError {
         /// The cause.
         source: io::Error,
     },
+    /// There is no single credential.
+    #[error("cannot be known to the collector: {problem}")]
+    Credential {
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// A certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -71,7 +71,7 @@ impl GrpcListener {
     pub fn bind(address: &Address, files: &ServerFiles) -> Result<Self, ServeError> {
         let tls = match address {
             Address::Unix(_) => None,
-            Address::Tcp(_) => Some(tls::server(files, Protocols::Http2)?),
+            Address::Tcp(_) => Some(tls::server(files, Protocols::Http2)?.0),
         };
         let listener = Listener::bind(address)?;
         Ok(Self { listener, tls })

@@ -5,8 +5,9 @@ use postgres::Row;
 use super::connection::Connection;
 use super::text;
 use crate::bundles::labels_of;
+use crate::certificate::{CertificateName, CertificateToken};
 use crate::error::StoreError;
-use crate::limits::scope_text;
+use crate::limits::{self, scope_text};
 use crate::model::{
     Agent, AgentId, AuditEntry, Credential, NewAgent, NewToken, Scope, Token, TokenId,
 };
@@ -33,6 +34,45 @@ pub(super) fn create_token(
     let object = format!("token {id} ({})", scope_text(&token.scope));
     record(connection, now_ns, &token.actor, ("create token", &object))?;
     Ok(TokenId(id))
+}
+
+/// Returns the token of a certificate's name, if there is one.
+pub(super) fn known_certificate(
+    connection: &mut Connection,
+    name: &CertificateName,
+) -> Result<Option<CertificateToken>, StoreError> {
+    let row = connection.first(
+        "SELECT id, revoked_ns IS NOT NULL FROM tokens WHERE class = $1 AND certificate = $2",
+        &[&name.class, &name.name],
+    )?;
+    row.map(|row| {
+        Ok(CertificateToken {
+            id: TokenId(row.try_get(0)?),
+            is_revoked: row.try_get(1)?,
+        })
+    })
+    .transpose()
+}
+
+pub(super) fn certificate_token(
+    connection: &mut Connection,
+    name: &CertificateName,
+    hash: &[u8; 32],
+    now_ns: i64,
+) -> Result<Option<TokenId>, StoreError> {
+    // Another request may have added it since; writers take turns.
+    if let Some(known) = known_certificate(connection, name)? {
+        return Ok(known.in_force());
+    }
+    let actor = limits::certificate_text(name);
+    let id = connection.number(
+        "INSERT INTO tokens (class, role, hash, created_ns, created_by, certificate)
+         VALUES ($1, '', $2, $3, $4, $5) RETURNING id",
+        &[&name.class, &hash.as_slice(), &now_ns, &actor, &name.name],
+    )?;
+    let object = limits::certificate_token_text(id, name);
+    record(connection, now_ns, &actor, ("create token", &object))?;
+    Ok(Some(TokenId(id)))
 }
 
 /// Adds a line to the audit log: what was done, and to what.
@@ -69,7 +109,7 @@ fn unknown_role() -> StoreError {
 pub(super) fn tokens(connection: &mut Connection) -> Result<Vec<Token>, StoreError> {
     let rows = connection.query(
         "SELECT id, class, role, created_by, created_ns, expires_ns, revoked_ns,
-             (SELECT count(*) FROM agents WHERE token = tokens.id AND hash IS NOT NULL)
+             (SELECT count(*) FROM agents WHERE token = tokens.id AND hash IS NOT NULL), certificate
          FROM tokens ORDER BY id DESC",
         &[],
     )?;
@@ -82,6 +122,7 @@ pub(super) fn tokens(connection: &mut Connection) -> Result<Vec<Token>, StoreErr
             expires_ns: row.try_get(5)?,
             revoked_ns: row.try_get(6)?,
             agents: unsigned(row.try_get(7)?),
+            certificate: row.try_get(8)?,
         })
     };
     rows.iter().map(token).collect()
@@ -114,16 +155,22 @@ pub(super) fn credential(
 ) -> Result<Option<Credential>, StoreError> {
     let hash = hash.as_slice();
     let agent = format!(
-        "SELECT agents.id, agents.host FROM agents JOIN tokens ON tokens.id = agents.token
+        "SELECT agents.id, agents.host, tokens.class, tokens.certificate
+         FROM agents JOIN tokens ON tokens.id = agents.token
          WHERE agents.hash = $1 AND {IN_FORCE}"
     );
     if let Some(row) = connection.first(&agent, &[&hash, &now_ns])? {
+        let (class, name): (_, Option<_>) = (row.try_get(2)?, row.try_get(3)?);
         return Ok(Some(Credential::Agent {
             id: AgentId(row.try_get(0)?),
             host: row.try_get(1)?,
+            certificate: name.map(|name| CertificateName { class, name }),
         }));
     }
-    let token = format!("SELECT id, class, role FROM tokens WHERE hash = $1 AND {IN_FORCE}");
+    let token = format!(
+        "SELECT id, class, role FROM tokens
+         WHERE hash = $1 AND certificate IS NULL AND {IN_FORCE}"
+    );
     let row = connection.first(&token, &[&hash, &now_ns])?;
     row.map(|row| {
         Ok(Credential::Token {
@@ -171,7 +218,8 @@ pub(super) fn direct_sender(
 ) -> Result<AgentId, StoreError> {
     connection.execute(
         "INSERT INTO agents (token, hash, host, first_seen_ns, last_seen_ns)
-         VALUES ($1, NULL, '', $2, $2) ON CONFLICT DO NOTHING",
+         SELECT id, NULL, coalesce(certificate, ''), $2, $2 FROM tokens WHERE id = $1
+         ON CONFLICT DO NOTHING",
         &[&token.0, &now_ns],
     )?;
     let known = known_direct_sender(connection, token)?;

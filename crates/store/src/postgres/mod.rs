@@ -19,6 +19,7 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::certificate::CertificateName;
 use crate::error::StoreError;
 use crate::model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
@@ -93,6 +94,23 @@ impl Store for PostgresStore {
     fn credential(&self, hash: &[u8; 32]) -> Result<Option<Credential>, StoreError> {
         self.readers
             .with(|connection| fleet::credential(connection, hash, now_ns()))
+    }
+
+    fn certificate_token(
+        &self,
+        name: &CertificateName,
+        hash: [u8; 32],
+    ) -> Result<Option<TokenId>, StoreError> {
+        let known = self
+            .readers
+            .with(|connection| fleet::known_certificate(connection, name))?;
+        let name = name.clone();
+        match known {
+            Some(known) => Ok(known.in_force()),
+            None => self.write(move |state| {
+                fleet::certificate_token(state.connection()?, &name, &hash, now_ns())
+            }),
+        }
     }
 
     fn enrol(&self, agent: NewAgent) -> Result<AgentId, StoreError> {

@@ -3,6 +3,7 @@
 use labels::Labels;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use crate::certificate::{CertificateName, CertificateToken};
 use crate::error::StoreError;
 use crate::limits::{self, scope_text};
 use crate::model::{
@@ -33,6 +34,47 @@ pub(super) fn create_token(
     let object = format!("token {id} ({})", scope_text(&token.scope));
     record(connection, now_ns, &token.actor, ("create token", &object))?;
     Ok(TokenId(id))
+}
+
+/// Returns the token of a certificate's name, if there is one.
+pub(super) fn known_certificate(
+    connection: &Connection,
+    name: &CertificateName,
+) -> Result<Option<CertificateToken>, StoreError> {
+    let known = connection
+        .prepare_cached(
+            "SELECT id, revoked_ns IS NOT NULL FROM tokens WHERE class = ?1 AND certificate = ?2",
+        )?
+        .query_row(params![name.class, name.name], |row| {
+            Ok(CertificateToken {
+                id: TokenId(row.get(0)?),
+                is_revoked: row.get(1)?,
+            })
+        })
+        .optional()?;
+    Ok(known)
+}
+
+pub(super) fn certificate_token(
+    connection: &Connection,
+    name: &CertificateName,
+    hash: &[u8; 32],
+    now_ns: i64,
+) -> Result<Option<TokenId>, StoreError> {
+    // Another request may have added it since.
+    if let Some(known) = known_certificate(connection, name)? {
+        return Ok(known.in_force());
+    }
+    let actor = limits::certificate_text(name);
+    let id = connection
+        .prepare_cached(
+            "INSERT INTO tokens (class, role, hash, created_ns, created_by, certificate)
+             VALUES (?1, '', ?2, ?3, ?4, ?5)",
+        )?
+        .insert(params![name.class, hash, now_ns, actor, name.name])?;
+    let object = limits::certificate_token_text(id, name);
+    record(connection, now_ns, &actor, ("create token", &object))?;
+    Ok(Some(TokenId(id)))
 }
 
 /// Adds a line to the audit log: what was done, and to what.
@@ -73,7 +115,7 @@ pub(super) fn scope_of_role(row: &Row<'_>, role: usize) -> rusqlite::Result<Scop
 pub(super) fn tokens(connection: &Connection) -> Result<Vec<Token>, StoreError> {
     let mut statement = connection.prepare_cached(
         "SELECT id, class, role, created_by, created_ns, expires_ns, revoked_ns,
-             (SELECT count(*) FROM agents WHERE token = tokens.id AND hash IS NOT NULL)
+             (SELECT count(*) FROM agents WHERE token = tokens.id AND hash IS NOT NULL), certificate
          FROM tokens ORDER BY id DESC",
     )?;
     let rows = statement.query_map([], |row| {
@@ -85,6 +127,7 @@ pub(super) fn tokens(connection: &Connection) -> Result<Vec<Token>, StoreError> 
             expires_ns: row.get(5)?,
             revoked_ns: row.get(6)?,
             agents: unsigned(row.get(7)?),
+            certificate: row.get(8)?,
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -116,13 +159,16 @@ pub(super) fn credential(
 ) -> Result<Option<Credential>, StoreError> {
     let agent = connection
         .prepare_cached(&format!(
-            "SELECT agents.id, agents.host FROM agents JOIN tokens ON tokens.id = agents.token
+            "SELECT agents.id, agents.host, tokens.class, tokens.certificate
+             FROM agents JOIN tokens ON tokens.id = agents.token
              WHERE agents.hash = ?1 AND {IN_FORCE}"
         ))?
         .query_row(params![hash, now_ns], |row| {
+            let (class, name): (_, Option<_>) = (row.get(2)?, row.get(3)?);
             Ok(Credential::Agent {
                 id: AgentId(row.get(0)?),
                 host: row.get(1)?,
+                certificate: name.map(|name| CertificateName { class, name }),
             })
         })
         .optional()?;
@@ -131,7 +177,7 @@ pub(super) fn credential(
     }
     let token = connection
         .prepare_cached(&format!(
-            "SELECT id, class, role FROM tokens WHERE hash = ?1 AND {IN_FORCE}"
+            "SELECT id, class, role FROM tokens WHERE hash = ?1 AND certificate IS NULL AND {IN_FORCE}"
         ))?
         .query_row(params![hash, now_ns], |row| {
             Ok(Credential::Token {
@@ -179,7 +225,8 @@ pub(super) fn direct_sender(
     connection
         .prepare_cached(
             "INSERT INTO agents (token, hash, host, first_seen_ns, last_seen_ns)
-             VALUES (?1, NULL, '', ?2, ?2) ON CONFLICT DO NOTHING",
+             SELECT id, NULL, coalesce(certificate, ''), ?2, ?2 FROM tokens WHERE id = ?1
+             ON CONFLICT DO NOTHING",
         )?
         .execute(params![token.0, now_ns])?;
     let known = known_direct_sender(connection, token)?;

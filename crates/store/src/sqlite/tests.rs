@@ -71,7 +71,7 @@ fn a_foreign_file_and_a_newer_schema_are_refused() {
     let error = SqliteStore::open(&path).expect_err("a newer build wrote it");
     let text = error.to_string();
     assert!(
-        text.contains("schema 99, this build knows up to 7"),
+        text.contains("schema 99, this build knows up to 8"),
         "{text}"
     );
 }
@@ -168,4 +168,5 @@ fn roll_outs_of_a_store_without_selectors_are_for_all_agents_of_their_class() {
         (7, Some("why"), 1)
     );
     assert!(store.agents().expect("readable")[0].labels.is_empty());
+    assert_eq!(store.tokens().expect("readable")[0].certificate, None);
 }

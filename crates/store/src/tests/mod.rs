@@ -3,6 +3,7 @@
 
 mod bundles;
 mod captures;
+mod certificates;
 mod people;
 mod shared;
 mod sums;
@@ -265,6 +266,7 @@ fn a_credential_ends_when_its_token_expires_or_is_revoked(fixture: &Fixture) {
     let expected = Credential::Agent {
         id: fixture.agent,
         host: "box".to_owned(),
+        certificate: None,
     };
     assert_eq!(agent, Some(expected));
     token(store, Scope::Viewer, 3, Some(now_ns() - 1));

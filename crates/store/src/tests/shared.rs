@@ -266,6 +266,7 @@ fn roll_outs_of_a_database_without_selectors_are_for_all_agents_of_their_class()
         (Some("why"), 1)
     );
     assert!(store.agents().expect("readable")[0].labels.is_empty());
+    assert_eq!(store.tokens().expect("readable")[0].certificate, None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ const HALT: &str = "Options for when it halts";
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
     after_help = "Without --tls-cert the collector makes a certificate beside its store, which agents trust by \
-                  --collector-ca. Agents and programs need a token: see `tollgate serve token create`. People use the page \
+                  --collector-ca. Agents need a token, or a certificate with --agent-ca, and programs a token: see `tollgate serve token create`. People use the page \
                   with a browser: the first start prints a link to create an account."
 )]
 pub(crate) struct Serve {
@@ -39,6 +39,12 @@ pub(crate) struct Serve {
     /// Serve HTTP without TLS: tokens can be read on the way
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_name"], help_heading = SERVER)]
     pub(crate) insecure: bool,
+    /// Take agents by client certificates of the authorities in FILE, too: by the URI tollgate://CLASS/NAME in them
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure", help_heading = SERVER)]
+    pub(crate) agent_ca: Option<PathBuf>,
+    /// Refuse certificates that the lists in FILE revoke; each issuer needs a list that has not ended
+    #[arg(long, value_name = "FILE", requires = "agent_ca", help_heading = SERVER)]
+    pub(crate) agent_crl: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]

@@ -13,7 +13,7 @@ use diagnostics::terminal;
 use rule_tools::RuleFiles;
 use rule_tools::silence::propose;
 use rules::Level;
-use serve::{Address, ServerFiles};
+use serve::{Address, ClientAuthorities, ClientCertificates, ServerFiles};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use store::{PostgresStore, SqliteStore, Store, StoreError};
@@ -75,7 +75,8 @@ fn announce(
             "tollgate: warning: without TLS everybody on the way can read tokens, passwords and alerts\n",
         );
     }
-    if store.tokens().map_err(|error| broken(&error))?.is_empty() {
+    let has_token = !store.tokens().map_err(|error| broken(&error))?.is_empty();
+    if !has_token && args.agent_ca.is_none() {
         terminal::complain(
             "tollgate: there is no token, so no agent can send\nhelp: tollgate serve token create --agent-class default\n",
         );
@@ -117,7 +118,7 @@ fn files(args: &Serve) -> Result<Option<ServerFiles>, Failure> {
         return Ok(Some(ServerFiles {
             certificates: certificates.clone(),
             key: key.clone(),
-            client_authorities: None,
+            clients: clients(args),
         }));
     }
     let names = match args.tls_name.is_empty() {
@@ -130,7 +131,24 @@ fn files(args: &Serve) -> Result<Option<ServerFiles>, Failure> {
         Failure::from_error(Exit::BadInput, &error)
             .help("name another with --tls-cert and --tls-key")
     })?;
-    Ok(Some(made))
+    Ok(Some(ServerFiles {
+        clients: clients(args),
+        ..made
+    }))
+}
+
+/// Returns what the collector asks of certificates of agents.
+fn clients(args: &Serve) -> ClientCertificates {
+    match &args.agent_ca {
+        None => ClientCertificates::Ignored,
+        Some(authorities) => ClientCertificates::Optional(ClientAuthorities {
+            certificates: authorities.clone(),
+            revocations: args.agent_crl.clone(),
+            report: |problem| {
+                terminal::complain(&format!("tollgate: warning: {problem}\n"));
+            },
+        }),
+    }
 }
 
 fn own_names() -> Vec<String> {

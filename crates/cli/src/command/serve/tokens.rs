@@ -93,11 +93,12 @@ fn list(args: &ListTokens) -> Outcome {
 }
 
 fn scope(token: &Token) -> String {
-    match &token.scope {
-        Scope::Agents(class) => format!("agents of {class}"),
-        Scope::Viewer => "viewer".to_owned(),
-        Scope::Operator => "operator".to_owned(),
-        Scope::Admin => "admin".to_owned(),
+    match (&token.scope, &token.certificate) {
+        (Scope::Agents(class), Some(name)) => format!("certificate {class}/{name}"),
+        (Scope::Agents(class), None) => format!("agents of {class}"),
+        (Scope::Viewer, _) => "viewer".to_owned(),
+        (Scope::Operator, _) => "operator".to_owned(),
+        (Scope::Admin, _) => "admin".to_owned(),
     }
 }
 
@@ -125,6 +126,7 @@ fn token_json(token: &Token) -> serde_json::Value {
         "expires": token.expires_ns.map(time),
         "revoked": token.revoked_ns.map(time),
         "agents": token.agents,
+        "certificate": token.certificate,
     })
 }
 

@@ -9,6 +9,7 @@ use rules::{Alert, AlertValue, Priority};
 
 use super::*;
 use crate::grpc::{ClientFiles, Output, subscribe};
+use crate::tls::ClientCertificates;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -73,7 +74,7 @@ fn server_files(dir: &Path) -> ServerFiles {
     ServerFiles {
         certificates: dir.join("server.crt"),
         key: dir.join("server.key"),
-        client_authorities: Some(dir.join("ca.crt")),
+        clients: ClientCertificates::Required(dir.join("ca.crt")),
     }
 }
 

@@ -1,0 +1,265 @@
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
+};
+
+use super::*;
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        // The same name for each, so that the key alone tells them apart.
+        params.distinguished_name.push(DnType::CommonName, "agents");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).expect("a certificate");
+        Self {
+            pem: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn issue(
+        &self,
+        serial: u64,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        let uri = "tollgate://web/box-1".try_into().expect("ASCII");
+        params.subject_alt_names.push(SanType::URI(uri));
+        params.serial_number = Some(SerialNumber::from(serial));
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer);
+        certificate.expect("a certificate").der().clone()
+    }
+
+    /// Returns a list that revokes a serial number, until the beginning of a year.
+    fn revoke(&self, serial: u64, until: i32) -> String {
+        let begin = date_time_ymd(2020, 1, 1);
+        let list = CertificateRevocationListParams {
+            this_update: begin,
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: vec![RevokedCertParams {
+                serial_number: SerialNumber::from(serial),
+                revocation_time: begin,
+                reason_code: None,
+                invalidity_date: None,
+            }],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&self.issuer).expect("a list");
+        list.pem().expect("PEM")
+    }
+}
+
+struct Fixture {
+    authority: Authority,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self {
+            authority: Authority::new(),
+            folder: tempfile::tempdir().expect("a folder for temporary files"),
+        };
+        fixture.write("ca", &fixture.authority.pem);
+        fixture
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // In place of the other, as a program that fetches lists does it.
+        let new = self.folder.path().join("new");
+        fs::write(&new, text).expect("writable");
+        fs::rename(new, self.folder.path().join(name)).expect("writable");
+    }
+
+    fn files(&self, lists: Option<&str>, report: fn(&str)) -> ClientAuthorities {
+        ClientAuthorities {
+            certificates: self.folder.path().join("ca"),
+            revocations: lists.map(|name| self.folder.path().join(name)),
+            report,
+        }
+    }
+
+    fn load(&self, lists: Option<&str>, report: fn(&str)) -> Arc<Authorities> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let loaded = Authorities::load(self.files(lists, report), provider);
+        Arc::new(loaded.expect("good files"))
+    }
+}
+
+fn presented(
+    authorities: &Arc<Authorities>,
+    certificate: CertificateDer<'static>,
+) -> ClientCertificate {
+    ClientCertificate::new(&[certificate], authorities).expect("there is one")
+}
+
+/// Returns what a certificate is, at the beginning of this test.
+fn uris(
+    authorities: &Arc<Authorities>,
+    certificate: CertificateDer<'static>,
+) -> Result<Vec<String>, CertificateRefusal> {
+    presented(authorities, certificate).uris()
+}
+
+#[test]
+fn a_certificate_counts_if_an_authority_issued_it_for_clients_and_for_now() {
+    let fixture = Fixture::new();
+    let authorities = fixture.load(None, |_| {});
+    let issue = |change: fn(&mut CertificateParams)| fixture.authority.issue(1, change);
+    let named = Ok(vec!["tollgate://web/box-1".to_owned()]);
+    assert_eq!(uris(&authorities, issue(|_| {})), named);
+    let for_clients =
+        issue(|it| it.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]);
+    assert_eq!(uris(&authorities, for_clients), named);
+    let for_servers =
+        issue(|it| it.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+    let refusal = uris(&authorities, for_servers).expect_err("it is for servers");
+    assert!(
+        matches!(refusal, CertificateRefusal::Invalid { .. }),
+        "{refusal}"
+    );
+    let expired = issue(|it| it.not_after = date_time_ymd(2021, 1, 1));
+    let early = issue(|it| it.not_before = date_time_ymd(2999, 1, 1));
+    let foreign = Authority::new().issue(1, |_| {});
+    for (certificate, refusal) in [
+        (expired, CertificateRefusal::Expired),
+        (early, CertificateRefusal::Early),
+    ] {
+        assert_eq!(uris(&authorities, certificate), Err(refusal));
+    }
+    // The name of its issuer is right, the signature is not.
+    let refusal = uris(&authorities, foreign).expect_err("the authority is another");
+    assert!(
+        matches!(
+            refusal,
+            CertificateRefusal::Foreign | CertificateRefusal::Invalid { .. }
+        ),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_list_refuses_its_serial_numbers_and_without_one_in_force_nobody_is_known() {
+    let fixture = Fixture::new();
+    fixture.write("list", &fixture.authority.revoke(7, 2999));
+    fixture.write("old", &fixture.authority.revoke(7, 2021));
+    let issue = |serial| fixture.authority.issue(serial, |_| {});
+    let authorities = fixture.load(Some("list"), |_| {});
+    assert!(uris(&authorities, issue(8)).is_ok());
+    let revoked = uris(&authorities, issue(7));
+    assert_eq!(revoked, Err(CertificateRefusal::Revoked));
+    let outdated = fixture.load(Some("old"), |_| {});
+    assert_eq!(uris(&outdated, issue(8)), Err(CertificateRefusal::OldList));
+    // A list that its issuer did not sign.
+    fixture.write("foreign", &Authority::new().revoke(7, 2999));
+    let foreign = fixture.load(Some("foreign"), |_| {});
+    uris(&foreign, issue(8)).expect_err("the list is another authority's");
+}
+
+#[test]
+fn a_list_that_changes_counts_at_once_on_open_connections_and_one_that_goes_lets_nobody_in() {
+    static REPORTS: AtomicUsize = AtomicUsize::new(0);
+    let fixture = Fixture::new();
+    fixture.write("list", &fixture.authority.revoke(7, 2999));
+    let authorities = fixture.load(Some("list"), |problem| {
+        assert!(problem.contains("list"), "{problem}");
+        REPORTS.fetch_add(1, Ordering::Relaxed);
+    });
+    let issue = |serial| fixture.authority.issue(serial, |_| {});
+    let connections = [7, 8].map(|serial| presented(&authorities, issue(serial)));
+    let results = || connections.each_ref().map(|it| it.uris().map(drop));
+    assert_eq!(results(), [Err(CertificateRefusal::Revoked), Ok(())]);
+    fixture.write("list", &fixture.authority.revoke(8, 2999));
+    assert_eq!(results(), [Ok(()), Err(CertificateRefusal::Revoked)]);
+    assert_eq!(REPORTS.load(Ordering::Relaxed), 0);
+    for damage in [
+        "",
+        "nonsense",
+        "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+    ] {
+        REPORTS.store(0, Ordering::Relaxed);
+        fixture.write("list", damage);
+        for _ in 0..2 {
+            let unreadable = [(); 2].map(|()| Err(CertificateRefusal::Unreadable));
+            assert_eq!(results(), unreadable, "{damage}");
+        }
+        assert_eq!(REPORTS.load(Ordering::Relaxed), 1, "{damage}");
+    }
+    fs::remove_file(fixture.folder.path().join("list")).expect("it is there");
+    assert_eq!(results()[0], Err(CertificateRefusal::Unreadable));
+    REPORTS.store(0, Ordering::Relaxed);
+    fixture.write("list", &fixture.authority.revoke(9, 2021));
+    assert_eq!(
+        results(),
+        [(); 2].map(|()| Err(CertificateRefusal::OldList))
+    );
+    assert_eq!(REPORTS.load(Ordering::Relaxed), 1, "once for this list");
+    fixture.write("list", &fixture.authority.revoke(9, 2999));
+    assert_eq!(results(), [Ok(()), Ok(())]);
+}
+
+#[test]
+fn expiry_is_noticed_on_an_open_connection_within_a_minute() {
+    let fixture = Fixture::new();
+    let authorities = fixture.load(None, |_| {});
+    let certificate = fixture
+        .authority
+        .issue(1, |it| it.not_after = date_time_ymd(2030, 1, 1));
+    let connection = presented(&authorities, certificate);
+    let end = date_time_ymd(2030, 1, 1).unix_timestamp();
+    let at = |seconds: i64| {
+        let since = u64::try_from(end + seconds).expect("after 1970");
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(since));
+        connection.uris_at(now).map(drop)
+    };
+    assert_eq!(at(-30), Ok(()));
+    assert_eq!(at(31), Err(CertificateRefusal::Expired));
+    // A clock that is set back is no reason to believe an older result.
+    assert_eq!(at(-30), Ok(()));
+}
+
+#[test]
+fn files_that_are_not_what_they_should_be_are_errors_at_the_start() {
+    let fixture = Fixture::new();
+    fixture.write("empty", "");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let load = |certificates: &str, lists: Option<&str>| {
+        let files = ClientAuthorities {
+            certificates: fixture.folder.path().join(certificates),
+            ..fixture.files(lists, |_| {})
+        };
+        let loaded = Authorities::load(files, Arc::clone(&provider));
+        loaded.expect_err("it is refused").to_string()
+    };
+    for (certificates, lists, problem) in [
+        ("none", None, "cannot read "),
+        ("empty", None, "the file has no PEM certificate"),
+        ("ca", Some("none"), "cannot read "),
+        (
+            "ca",
+            Some("ca"),
+            "the file has no PEM list of revoked certificates",
+        ),
+    ] {
+        let error = load(certificates, lists);
+        let name = lists.unwrap_or(certificates);
+        assert!(error.contains(problem) && error.contains(name), "{error}");
+    }
+}
