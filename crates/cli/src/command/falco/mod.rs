@@ -92,7 +92,12 @@ fn falco(mut args: Falco) -> Outcome {
     }
     let loaded = rules_of(&args, &config, &options, &plugins)?;
     if args.describe_all || args.describe.is_some() {
-        let described = describe::describe(&loaded.ruleset, &options, args.describe.as_deref())?;
+        let described = describe::describe(
+            &loaded.ruleset,
+            &options,
+            plugins.catalogue(),
+            args.describe.as_deref(),
+        )?;
         return terminal::print(&if config.json_output {
             format!("{described}\n")
         } else {
