@@ -3,12 +3,14 @@
 mod added_rules;
 mod bench;
 mod collector;
+mod plugin_config;
 mod responses;
 mod rule_sources;
 mod workload;
 
 pub(crate) use added_rules::AddedRules;
 pub(crate) use collector::Collector;
+pub(crate) use plugin_config::PluginConfig;
 pub(crate) use responses::Responses;
 pub(crate) use rule_sources::RuleSources;
 use std::ffi::OsString;
@@ -586,6 +588,8 @@ pub(crate) struct Check {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) added: AddedRules,
+    #[command(flatten)]
+    pub(crate) plugins: PluginConfig,
     /// Also check the response file FILE, whose actions alerts of these rules start; repeatable
     #[arg(long, value_name = "FILE")]
     pub(crate) responses: Vec<PathBuf>,
@@ -605,6 +609,8 @@ pub(crate) struct List {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) added: AddedRules,
+    #[command(flatten)]
+    pub(crate) plugins: PluginConfig,
     /// Show only RULE, in full
     #[arg(short = 'l', long = "rule", value_name = "RULE")]
     pub(crate) rule: Option<String>,
@@ -646,6 +652,8 @@ pub(crate) struct Explain {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) added: AddedRules,
+    #[command(flatten)]
+    pub(crate) plugins: PluginConfig,
     /// Show only the system call CALL [default: all that the rules need]
     #[arg(long, value_name = "CALL")]
     pub(crate) call: Option<String>,

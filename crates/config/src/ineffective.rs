@@ -33,7 +33,7 @@ const DRIVER: &str = "this engine is not in Falco any more, nor here";
 const METADATA: &str = "tollgate does not query the Kubernetes API";
 const RUNTIMES: &str = "container runtimes are found by their state on disk";
 const STATISTICS: &str = "tollgate does not collect these statistics";
-const HOST_INFO: &str = "no plugin gets facts about this machine; those that need them are refused";
+const HOST_INFO: &str = "no plugin gets facts about this machine; those that make or parse system calls, which need them, are refused";
 const PLUGIN_METRICS: &str = "plugins are not asked for metrics";
 
 /// All settings without effect.
@@ -182,6 +182,10 @@ mod tests {
             ("engine.gvisor.root", "x", true),
             ("engine.ebpf", "{probe: x}", true),
             ("engine.ebpf", "{}", false),
+            // What `true` gives to plugins in Falco only those use that are refused by name.
+            ("plugins_hostinfo", "true", false),
+            ("plugins_hostinfo", "false", false),
+            ("plugins_hostinfo", "perhaps", true),
         ] {
             assert_eq!(is_missed(path, value), missed, "{path}: {value}");
         }

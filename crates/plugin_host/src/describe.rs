@@ -7,29 +7,29 @@ use crate::abi::{Library, Text};
 
 /// Version of the plugin API that this program has: major and minor.
 const API: (u64, u64) = (3, 12);
+/// The source of system calls, whose fields are built in.
+const SYSCALL_SOURCE: &str = "syscall";
 
-/// A field in the JSON of `plugin_get_fields`.
+/// A field in the JSON of `plugin_get_fields`. What it does not have may be left out or null.
 #[derive(Deserialize)]
 struct Field {
     name: String,
     #[serde(rename = "type")]
     ty: String,
-    #[serde(rename = "isList", default)]
-    is_list: bool,
-    #[serde(default)]
-    arg: Argument,
-    #[serde(default)]
-    desc: String,
+    #[serde(rename = "isList")]
+    is_list: Option<bool>,
+    arg: Option<Argument>,
+    desc: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 struct Argument {
-    #[serde(rename = "isRequired", default)]
-    is_required: bool,
-    #[serde(rename = "isIndex", default)]
-    is_index: bool,
-    #[serde(rename = "isKey", default)]
-    is_key: bool,
+    #[serde(rename = "isRequired")]
+    is_required: Option<bool>,
+    #[serde(rename = "isIndex")]
+    is_index: Option<bool>,
+    #[serde(rename = "isKey")]
+    is_key: Option<bool>,
 }
 
 /// Checks that this program has the version of the plugin API that a plugin needs.
@@ -63,11 +63,12 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
     };
     // The API has an empty text for a plugin whose events are of no source of its own, or that makes none.
     let source = library.text(Text::Source).unwrap_or_default();
-    let extracts_from = match library.text(Text::ExtractSources) {
-        Some(json) => list(&json)?,
-        None if capabilities.sourcing && !source.is_empty() => vec![source.clone()],
-        None => Vec::new(),
-    };
+    let named = library.text(Text::ExtractSources).unwrap_or_default();
+    let mut extracts_from = list(&named)?;
+    // A plugin that makes events takes fields from these, and from those of others only if it names them.
+    if capabilities.sourcing && !source.is_empty() && !extracts_from.contains(&source) {
+        extracts_from.push(source.clone());
+    }
     let fields = match capabilities.extraction {
         true => fields(&text(Text::Fields, "fields")?)?,
         false => Vec::new(),
@@ -88,8 +89,21 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
     })
 }
 
+/// Turns the description of a plugin that takes no fields from events of plugins into one that says so.
+pub(crate) fn only_from_system_calls(description: &mut Description) {
+    description.fields.clear();
+    description.extracts_from = vec![SYSCALL_SOURCE.to_owned()];
+}
+
+/// Reads a list of sources. A plugin that names none may say so with an empty text, or with empty names.
 fn list(json: &str) -> Result<Vec<String>, String> {
-    serde_json::from_str(json).map_err(|error| format!("its list of sources is no JSON: {error}"))
+    if json.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut sources: Vec<String> = serde_json::from_str(json)
+        .map_err(|error| format!("its list of sources is no JSON: {error}"))?;
+    sources.retain(|source| !source.is_empty());
+    Ok(sources)
 }
 
 fn fields(json: &str) -> Result<Vec<FieldDescription>, String> {
@@ -114,16 +128,17 @@ fn field(field: Field) -> Result<FieldDescription, String> {
             ));
         }
     };
+    let argument = field.arg.unwrap_or_default();
     Ok(FieldDescription {
         name: field.name,
         ty,
-        is_list: field.is_list,
+        is_list: field.is_list.unwrap_or_default(),
         argument: ArgumentDescription {
-            is_required: field.arg.is_required,
-            is_index: field.arg.is_index,
-            is_key: field.arg.is_key,
+            is_required: argument.is_required.unwrap_or_default(),
+            is_index: argument.is_index.unwrap_or_default(),
+            is_key: argument.is_key.unwrap_or_default(),
         },
-        description: field.desc,
+        description: field.desc.unwrap_or_default(),
     })
 }
 
@@ -137,6 +152,12 @@ mod tests {
         let fields = fields(json).expect("it is good");
         assert_eq!(fields[0].ty, FieldType::Text);
         assert!(fields[0].is_list && fields[0].argument.is_required && fields[0].argument.is_key);
+        // As the SDK for Rust writes them.
+        let json = r#"[{"type":"string","name":"a.b","isList":null,"arg":null,"desc":null},
+            {"type":"bool","name":"a.c","arg":{"isRequired":null,"isIndex":true,"isKey":null}}]"#;
+        let fields = super::fields(json).expect("it is good");
+        assert_eq!(fields[0].argument, ArgumentDescription::default());
+        assert!(!fields[0].is_list && fields[1].argument.is_index);
         assert!(super::fields(r#"[{"type":"int128","name":"a.b"}]"#).is_err());
         assert!(super::fields("{").is_err());
     }

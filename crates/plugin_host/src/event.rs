@@ -9,7 +9,7 @@ const PLUGIN_ID: usize = HEADER + 2 * 4;
 /// Offset of the bytes of the plugin.
 const DATA: usize = PLUGIN_ID + 4;
 /// Type of the event in Falco's event table.
-const PLUGIN_EVENT: u16 = 322;
+pub(crate) const PLUGIN_EVENT: u16 = 322;
 /// Longest event in bytes.
 const MAX_EVENT: usize = 8 << 20;
 /// The time of an event whose plugin leaves it to who reads it.

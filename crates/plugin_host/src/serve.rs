@@ -80,8 +80,11 @@ fn reply(socket: &mut UnixStream, reply: &Reply) -> Result<(), String> {
 fn load(spec: &PluginSpec) -> Result<Loaded, String> {
     let library = Library::load(Path::new(&spec.library))?;
     describe::check_api(&library)?;
-    let description = describe::describe(&library)?;
+    let mut description = describe::describe(&library)?;
     let plugin = library.init(&spec.init_config)?;
+    if description.capabilities.extraction && !plugin.takes_from_plugins() {
+        describe::only_from_system_calls(&mut description);
+    }
     Ok(Loaded {
         plugin,
         description,
@@ -221,6 +224,10 @@ fn asked_field(description: &Description, wanted: &WantedField) -> Result<AskedF
     };
     let (key, index) = match &wanted.argument {
         WantedArgument::None => (None, None),
+        // A field with both kinds of arguments gets a number as both, as in Falco.
+        WantedArgument::Index(index) if field.argument.is_key => {
+            (Some(text(&index.to_string())?), Some(*index))
+        }
         WantedArgument::Index(index) => (None, Some(*index)),
         WantedArgument::Key(key) => (Some(text(key)?), None),
     };

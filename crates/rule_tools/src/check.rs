@@ -5,6 +5,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use rules::diagnostic::{Diagnostic, Location};
+use rules::load::LEFT_OUT;
 use rules::{Code, EngineOptions, Level};
 use serde_json::{Value, json};
 
@@ -18,8 +19,13 @@ use crate::{RuleFiles, attack};
 ///
 /// The configuration cannot be read, or the result cannot be printed.
 pub fn execute(rules: &RuleFiles, responses: &ResponseFiles, is_json: bool) -> Outcome {
-    let mut loaded = rules.sources()?.load();
-    loaded.compile(&EngineOptions::default(), NoSink);
+    let mut with_plugins = rules.load()?;
+    with_plugins
+        .loaded
+        .compile(&EngineOptions::default(), NoSink);
+    with_plugins.compile_sources();
+    let mut loaded = with_plugins.loaded;
+    refuse_unchecked(&mut loaded);
     warn_of_unknown_techniques(&mut loaded);
     warn_of_unknown_levels(&mut loaded);
     let responses = responses.load(&loaded);
@@ -47,6 +53,24 @@ pub fn execute(rules: &RuleFiles, responses: &ResponseFiles, is_json: bool) -> O
     } else {
         Exit::Ok
     })
+}
+
+/// Turns warnings of rules with an unknown source into errors: nothing of such a rule is known to be right.
+fn refuse_unchecked(loaded: &mut Loaded) {
+    let is_unknown = |problem: &&mut Diagnostic| problem.code == Code::UnknownSource;
+    for problem in loaded.diagnostics.iter_mut().filter(is_unknown) {
+        let cause = problem.message.strip_suffix(LEFT_OUT);
+        let message = format!(
+            "{}, the rule cannot be checked",
+            cause.unwrap_or(&problem.message)
+        );
+        let known = problem.help.as_deref().unwrap_or_default();
+        let help = format!("{known}, and `-c FILE` names the configuration");
+        let location = problem.location.clone();
+        *problem = Diagnostic::new(Code::UncheckedSource, location, message)
+            .with_help(help)
+            .in_item(problem.context.clone());
+    }
 }
 
 /// Adds a warning for each tag that looks like a level and is none: the rule is on at every level.
@@ -82,7 +106,7 @@ fn changes_other_rules(rules: &RuleFiles) -> bool {
     let beside = RuleFiles {
         named: Vec::new(),
         added: [&rules.named[..], &rules.added[..]].concat(),
-        level: rules.level,
+        ..rules.clone()
     };
     // A broken configuration is another problem.
     let Ok(sources) = beside.sources().map_err(drop) else {

@@ -1,6 +1,7 @@
 //! Shows which system calls the rules need, why a rule matches an event, or what an alert means.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use abi::Syscall;
 use config::rule_files;
@@ -44,7 +45,9 @@ pub fn execute(args: &ExplainOptions) -> Outcome {
         // An alert of a rule that is off elsewhere can come from where it is on.
         rules.level = rules.level.or(Some(Level::Forensic));
     }
-    let mut loaded = rules.sources()?.load();
+    let mut with_plugins = rules.load()?;
+    let of_plugins = with_plugins.compile_sources();
+    let mut loaded = with_plugins.loaded;
     if let Some(path) = &args.event {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;
@@ -62,9 +65,16 @@ pub fn execute(args: &ExplainOptions) -> Outcome {
         keep_call(&mut explanation, &plan, name)?;
     }
     terminal::print(&if args.json {
-        format!("{}\n", json_explanation(&engine, &explanation))
+        let mut json = json_explanation(&engine, &explanation);
+        json["sources"] = of_plugins.iter().map(json_source).collect();
+        format!("{json}\n")
     } else {
-        text_explanation(&explanation, args.call.is_none())
+        let with_rules = args.call.is_none();
+        let mut text = text_explanation(&explanation, with_rules);
+        if with_rules {
+            text.extend(of_plugins.iter().map(text_source));
+        }
+        text
     })
 }
 
@@ -110,6 +120,27 @@ fn text_explanation(explanation: &Explanation, with_rules: bool) -> String {
         }
     }
     out
+}
+
+/// Formats the rules of a source of plugins, which need no system call, and the fields that they ask the plugins for.
+fn text_source((source, engine): &(String, Arc<Engine>)) -> String {
+    let mut out = format!("\nRULES of source {source}, evaluated on each of its events\n\n");
+    for (rule, _) in engine.matches() {
+        out.push_str(&format!("  rule      {rule}\n"));
+    }
+    for field in engine.plugin_fields() {
+        out.push_str(&format!("  field     {field}\n"));
+    }
+    out
+}
+
+fn json_source((source, engine): &(String, Arc<Engine>)) -> Value {
+    let fields = engine.plugin_fields();
+    json!({
+        "source": source,
+        "rules": engine.matches().map(|(rule, _)| rule).collect::<Vec<_>>(),
+        "fields": fields.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 fn text_call(call: &CallExplanation) -> String {

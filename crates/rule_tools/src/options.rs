@@ -1,11 +1,16 @@
 //! Options that several tools have: rule files, and the form of lists.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use config::rule_files::RuleSources;
-use config::{Effective, Places, Request};
+use agent::plugins::Plugins;
+use agent::sink::DeferredSink;
+use config::rule_files::{Loaded, RuleSources};
+use config::{Config, Effective, Places, Request};
 use diagnostics::failure::Failure;
-use rules::Level;
+use rules::load::BUILTIN_PLUGINS;
+use rules::ruleset::PluginRequirement;
+use rules::{Code, Engine, EngineOptions, Level};
 
 /// The rule files of a tool.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +21,19 @@ pub struct RuleFiles {
     pub added: Vec<PathBuf>,
     /// Highest level of the rules that are on; by default that of the configuration.
     pub level: Option<Level>,
+    /// A configuration that goes before those of the machine and of the user.
+    pub config: Option<PathBuf>,
+    /// Settings that go before all configurations, as `KEY=VALUE`.
+    pub settings: Vec<String>,
+}
+
+/// Rules, and the plugins whose sources and versions they ask for.
+#[derive(Debug)]
+pub(crate) struct RulesWithPlugins {
+    /// The rules.
+    pub(crate) loaded: Loaded,
+    /// The plugins of the configuration; `None` if no rule asks for one.
+    pub(crate) plugins: Option<Plugins>,
 }
 
 /// The form of a list.
@@ -49,15 +67,72 @@ impl RuleFiles {
                 enables_hunting: false,
             });
         }
+        let mut config = self.configuration()?;
+        config.added_rules = added;
+        config.level = self.level.unwrap_or(config.level);
+        Ok(config.rule_sources())
+    }
+
+    /// Loads the rules. Plugins of the configuration are loaded if a rule asks for what is not built in.
+    ///
+    /// # Errors
+    ///
+    /// As [`RuleFiles::sources`]; or a plugin that is needed cannot be loaded.
+    pub(crate) fn load(&self) -> Result<RulesWithPlugins, Failure> {
+        let sources = self.sources()?;
+        let loaded = sources.load();
+        let without = |loaded| RulesWithPlugins {
+            loaded,
+            plugins: None,
+        };
+        if !asks_for_plugins(&loaded) {
+            return Ok(without(loaded));
+        }
+        let config = self.configuration()?;
+        if config.plugins.loaded().next().is_none() {
+            return Ok(without(loaded));
+        }
+        let plugins = Plugins::load(&config)?;
+        Ok(RulesWithPlugins {
+            loaded: sources.load_with(&plugins.environment()),
+            plugins: Some(plugins),
+        })
+    }
+
+    fn configuration(&self) -> Result<Config, Failure> {
         let places = Places::of_user()?;
         let request = Request {
             layers: &places.files,
+            file: self.config.as_deref(),
+            options: &self.settings,
             ..Request::default()
         };
         let Effective { mut config, .. } = request.load()?;
         config.rules_folder = places.rules;
-        config.added_rules = added;
-        config.level = self.level.unwrap_or(config.level);
-        Ok(config.rule_sources())
+        Ok(config)
+    }
+}
+
+/// Returns true if rules have a source, or need a plugin, that is not built in.
+fn asks_for_plugins(loaded: &Loaded) -> bool {
+    let is_builtin = |name: &str| BUILTIN_PLUGINS.iter().any(|(known, _)| *known == name);
+    let mut needed = loaded.ruleset.required_plugins.iter();
+    let is_other = |needed: &PluginRequirement| {
+        let mut names = needed.alternatives.iter().map(|(name, _)| name.as_str());
+        !names.any(is_builtin)
+    };
+    let mut problems = loaded.diagnostics.iter();
+    needed.any(is_other) || problems.any(|problem| problem.code == Code::UnknownSource)
+}
+
+impl RulesWithPlugins {
+    /// Compiles the rules of the sources of plugins, and adds the problems found to the diagnostics. Returns the engines
+    /// with the names of their sources.
+    pub(crate) fn compile_sources(&mut self) -> Vec<(String, Arc<Engine>)> {
+        let Some(plugins) = &self.plugins else {
+            return Vec::new();
+        };
+        let options = EngineOptions::default();
+        plugins.compile(&mut self.loaded, &options, &DeferredSink::default())
     }
 }

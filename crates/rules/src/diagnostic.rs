@@ -73,6 +73,10 @@ codes! {
         "An extension item is wrong"
         "An item that an extension handles was refused by it. There are no extensions here, nor in Falco \
          as it is published: the code stands for those of others."
+    UncheckedSource Error "LOAD_ERR_UNCHECKED_SOURCE"
+        "A rule of an event source without its plugin cannot be checked"
+        "No plugin that is loaded has this source, so nothing of the rule is known to be right. Falco has no such error: \
+         only `tollgate rules check` looks."
     UnknownSource Warning "LOAD_UNKNOWN_SOURCE"
         "A rule has an unknown event source"
         "Nothing here produces events of this source, so the rule is left out."

@@ -6,28 +6,32 @@
 //! its parent counts.
 
 mod functions;
+mod values;
 
 use std::ffi::{CStr, CString, c_char};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::ptr;
 
 use falco_plugin_api::{
-    plugin_api, ss_instance_t, ss_plugin_byte_buffer, ss_plugin_event, ss_plugin_event_input,
-    ss_plugin_extract_field, ss_plugin_extract_field__bindgen_ty_1, ss_plugin_field_extract_input,
-    ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc, ss_plugin_rc_SS_PLUGIN_EOF as EOF,
-    ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS, ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
+    plugin_api, ss_instance_t, ss_plugin_event, ss_plugin_event_input,
+    ss_plugin_field_extract_input, ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc,
+    ss_plugin_rc_SS_PLUGIN_EOF as EOF, ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS,
+    ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
     ss_plugin_schema_type_SS_PLUGIN_SCHEMA_JSON as JSON_SCHEMA, ss_plugin_t,
-    ss_plugin_table_reader_vtable,
+    ss_plugin_table_reader_vtable, ss_plugin_table_reader_vtable_ext,
 };
-use plugin::protocol::{FieldType, FieldValue, MAX_LIST, Scalar};
+use plugin::protocol::{FieldValue, Scalar};
 
+pub(crate) use self::values::AskedField;
+use self::values::{raw_field, value};
 use crate::event::{self, Buffer, HEADER};
 
 /// Longest text that is taken from a plugin, in bytes.
 pub(crate) const MAX_TEXT: usize = 1 << 20;
 /// Most events of a batch.
 const MAX_BATCH: usize = 65_536;
+/// Most types of events that a plugin takes fields from: there are as many numbers.
+const MAX_TYPES: usize = 65_536;
 
 /// A library whose functions are found.
 pub(crate) struct Library {
@@ -54,16 +58,6 @@ pub(crate) enum Batch {
     },
     Nothing,
     Ended,
-}
-
-/// A field as it is asked for.
-pub(crate) struct AskedField {
-    pub(crate) id: u32,
-    pub(crate) name: CString,
-    pub(crate) key: Option<CString>,
-    pub(crate) index: Option<u64>,
-    pub(crate) ty: FieldType,
-    pub(crate) is_list: bool,
 }
 
 /// Texts that a library says without being initialized.
@@ -147,10 +141,21 @@ impl Library {
         }
     }
 
+    /// Returns the configuration as the plugin expects it: one that has a schema takes JSON, and relies on it.
+    fn completed<'c>(&self, config: &'c str) -> Result<&'c str, String> {
+        match (self.schema(), config) {
+            (None, _) => Ok(config),
+            (Some(_), "") => Ok("{}"),
+            (Some(_), _) => serde_json::from_str::<serde::de::IgnoredAny>(config)
+                .map(|_json| config)
+                .map_err(|error| format!("its init_config is no JSON, which it needs: {error}")),
+        }
+    }
+
     /// Initializes the plugin.
     pub(crate) fn init(self, config: &str) -> Result<Plugin, String> {
         let nul = |_nul| "a text of its configuration has a NUL byte".to_owned();
-        let config = CString::new(config).map_err(nul)?;
+        let config = CString::new(self.completed(config)?).map_err(nul)?;
         // As in a description: empty for a plugin that makes no events.
         let source = CString::new(self.text(Text::Source).unwrap_or_default()).map_err(nul)?;
         let missing = |what: &str| format!("it has no function `plugin_{what}`");
@@ -254,6 +259,9 @@ impl Plugin {
     }
 
     /// Returns the values of fields. `source` is the plugin that made the event.
+    ///
+    /// Each field is asked for in a call of its own, and copied before the next call, as Falco does: plugins in Go keep one
+    /// buffer a field, which a second argument of the same field overwrites, and fail a whole call if one field fails.
     pub(crate) fn extract(
         &self,
         source: &Self,
@@ -263,24 +271,43 @@ impl Plugin {
     ) -> Result<Vec<FieldValue>, String> {
         let extract = self.library.api.__bindgen_anon_2.extract_fields;
         let extract = extract.ok_or("it has no function `plugin_extract_fields`")?;
-        let mut fields: Vec<_> = asked.iter().map(raw_field).collect();
-        let input = ss_plugin_field_extract_input {
-            owner: ptr::null_mut(),
-            get_owner_last_error: Some(no_error),
-            num_fields: u32::try_from(fields.len()).map_err(|error| error.to_string())?,
-            fields: fields.as_mut_ptr(),
-            table_reader: NO_TABLES,
-            table_reader_ext: ptr::null_mut(),
-            value_offsets: ptr::null_mut(),
-        };
         let event = source.input(event, number);
-        // SAFETY: `state` is initialized; event, input and the fields that it points to live during the call.
-        let rc = unsafe { extract(self.state, &raw const event, &raw const input) };
-        if rc != SUCCESS {
-            return Ok(vec![FieldValue::Unknown; asked.len()]);
+        let one = |asked: &AskedField| {
+            let mut field = raw_field(asked);
+            let mut tables = NO_TABLES_EXT;
+            let input = ss_plugin_field_extract_input {
+                owner: ptr::null_mut(),
+                get_owner_last_error: Some(no_error),
+                num_fields: 1,
+                fields: &raw mut field,
+                table_reader: NO_TABLES,
+                table_reader_ext: &raw mut tables,
+                value_offsets: ptr::null_mut(),
+            };
+            // SAFETY: `state` is initialized; event, input and what it points to live during the call.
+            let rc = unsafe { extract(self.state, &raw const event, &raw const input) };
+            match rc {
+                SUCCESS => value(&field, asked),
+                _ => Ok(FieldValue::Unknown),
+            }
+        };
+        asked.iter().map(one).collect()
+    }
+
+    /// Returns true if the plugin takes fields from events of plugins. One that names no types of events takes them from all.
+    pub(crate) fn takes_from_plugins(&self) -> bool {
+        let Some(function) = self.library.api.__bindgen_anon_2.get_extract_event_types else {
+            return true;
+        };
+        let mut count = 0;
+        // SAFETY: `state` is initialized; `count` can be written.
+        let types = unsafe { function(&raw mut count, self.state) };
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(MAX_TYPES);
+        if types.is_null() || count == 0 {
+            return true;
         }
-        let values = fields.iter().zip(asked);
-        values.map(|(field, asked)| value(field, asked)).collect()
+        // SAFETY: the plugin says that its array has at least `count` types.
+        (0..count).any(|at| unsafe { element(types, at) } == event::PLUGIN_EVENT)
     }
 
     fn input(&self, event: &Buffer, number: u64) -> ss_plugin_event_input {
@@ -321,39 +348,6 @@ fn copied(event: *const ss_plugin_event, id: u32) -> Result<Buffer, String> {
     event::checked(all, id)
 }
 
-/// Returns the value that a plugin has written.
-fn value(field: &ss_plugin_extract_field, asked: &AskedField) -> Result<FieldValue, String> {
-    let name = || asked.name.to_string_lossy();
-    let count = usize::try_from(field.res_len).unwrap_or(usize::MAX);
-    // SAFETY: all members of the union are pointers.
-    let at = unsafe { field.res.u64_ };
-    if count == 0 {
-        return Ok(match asked.is_list && !at.is_null() {
-            true => FieldValue::Many(Vec::new()),
-            false => FieldValue::Absent,
-        });
-    }
-    if at.is_null() || (count > 1 && !asked.is_list) {
-        return Err(format!("it returns {count} values for field `{}`", name()));
-    }
-    // What an event holds must not end its source: whoever writes the event chooses it.
-    if count > MAX_LIST {
-        return Ok(FieldValue::Unknown);
-    }
-    let mut values = Vec::new();
-    for position in 0..count {
-        match scalar(field.res, position, asked.ty) {
-            Some(scalar) => values.push(scalar),
-            // Too long, or no address.
-            None => return Ok(FieldValue::Unknown),
-        }
-    }
-    match asked.is_list {
-        true => Ok(FieldValue::Many(values)),
-        false => Ok(FieldValue::One(values.remove(0))),
-    }
-}
-
 /// Reads an element of an array of a plugin.
 ///
 /// # Safety
@@ -366,82 +360,21 @@ unsafe fn element<T>(array: *const T, at: usize) -> T {
     unsafe { place.read() }
 }
 
-/// Reads one of the values that a plugin has written.
-fn scalar(
-    values: ss_plugin_extract_field__bindgen_ty_1,
-    at: usize,
-    ty: FieldType,
-) -> Option<Scalar> {
-    match ty {
-        FieldType::Text => {
-            // SAFETY: all members of the union are pointers.
-            let texts = unsafe { values.str_ };
-            // SAFETY: the plugin says that there are more than `at` values of the type that was asked for.
-            let text = unsafe { element(texts, at) };
-            bytes_at(text, MAX_TEXT).map(Scalar::Text)
-        }
-        FieldType::Uint | FieldType::RelTime | FieldType::AbsTime => {
-            // SAFETY: as above.
-            let numbers = unsafe { values.u64_ };
-            // SAFETY: as above.
-            Some(Scalar::Uint(unsafe { element(numbers, at) }))
-        }
-        FieldType::Bool => {
-            // SAFETY: as above.
-            let truths = unsafe { values.boolean };
-            // SAFETY: as above.
-            Some(Scalar::Bool(unsafe { element(truths, at) } != 0))
-        }
-        FieldType::Ip | FieldType::Net => {
-            // SAFETY: as above.
-            let buffers = unsafe { values.buf };
-            // SAFETY: as above.
-            address(unsafe { element(buffers, at) })
-        }
-    }
-}
-
-fn address(buffer: ss_plugin_byte_buffer) -> Option<Scalar> {
-    let length = usize::try_from(buffer.len).ok()?;
-    if buffer.ptr.is_null() || ![4, 16].contains(&length) {
-        return None;
-    }
-    // SAFETY: the plugin says that the buffer has 4 or 16 bytes.
-    let bytes = unsafe { std::slice::from_raw_parts(buffer.ptr.cast::<u8>(), length) };
-    let four = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)));
-    let sixteen = || <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)));
-    four.or_else(|_length| sixteen()).ok().map(Scalar::Ip)
-}
-
-fn raw_field(asked: &AskedField) -> ss_plugin_extract_field {
-    ss_plugin_extract_field {
-        res: ss_plugin_extract_field__bindgen_ty_1 {
-            u64_: ptr::null_mut(),
-        },
-        res_len: 0,
-        field_id: asked.id,
-        field: asked.name.as_ptr(),
-        arg_key: asked.key.as_ref().map_or(ptr::null(), |key| key.as_ptr()),
-        arg_index: asked.index.unwrap_or(0),
-        arg_present: u32::from(asked.key.is_some() || asked.index.is_some()),
-        ftype: match asked.ty {
-            FieldType::Uint => 8,
-            FieldType::Text => 9,
-            FieldType::RelTime => 20,
-            FieldType::AbsTime => 21,
-            FieldType::Bool => 25,
-            FieldType::Ip => 40,
-            FieldType::Net => 41,
-        },
-        flist: u32::from(asked.is_list),
-    }
-}
-
 const NO_TABLES: ss_plugin_table_reader_vtable = ss_plugin_table_reader_vtable {
     get_table_name: None,
     get_table_size: None,
     get_table_entry: None,
     read_entry_field: None,
+};
+
+/// Plugins of the SDK for Rust take no field without it, whether or not they read tables.
+const NO_TABLES_EXT: ss_plugin_table_reader_vtable_ext = ss_plugin_table_reader_vtable_ext {
+    get_table_name: None,
+    get_table_size: None,
+    get_table_entry: None,
+    read_entry_field: None,
+    release_table_entry: None,
+    iterate_entries: None,
 };
 
 /// Copies a C string; `None` for null, or one that is longer than `limit`.

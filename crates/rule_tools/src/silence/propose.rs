@@ -64,8 +64,8 @@ mod tests {
         std::fs::write(&file, RULES).expect("it is written");
         let rules = RuleFiles {
             named: vec![file],
-            added: Vec::new(),
             level: Some(rules::Level::Forensic),
+            ..RuleFiles::default()
         };
         let alert = r#"{"rule":"Read it","output":"o","output_fields":
             {"evt.type":"openat","fd.name":"/etc/shadow","proc.exepath":"/bin/cat"}}"#;

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::environment::{check_plugin, known_sources};
 use super::item::{
     Change, Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
 };
-use super::{Config, ENGINE_VERSION, replaced};
+use super::{Config, ENGINE_VERSION, LEFT_OUT, replaced};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
 use crate::version::Version;
@@ -258,13 +259,12 @@ impl Collector {
         let context = format!("rule {name}");
         let known = config.sources.contains(&item.source);
         if !known {
-            let near = closest(&item.source, config.sources.iter().map(String::as_str));
             let message = format!(
-                "no events of source `{}` are produced, the rule is left out",
+                "no events of source `{}` are produced{LEFT_OUT}",
                 item.source
             );
             let mut warning = Diagnostic::new(Code::UnknownSource, location.clone(), message);
-            warning.help = near.map(|near| format!("did you mean `{near}`?"));
+            warning.help = Some(known_sources(&item.source, config));
             problems.push(warning.in_item(&context));
         }
         if let Some(problem) = self.source_conflict(&name, &item.source, &location) {
@@ -465,32 +465,4 @@ fn check_exception(exception: &ExceptionItem) -> Option<Diagnostic> {
         ),
         _ => None,
     }
-}
-
-fn check_plugin(requirement: &PluginRequirement, config: &Config) -> Option<Diagnostic> {
-    let loaded = |(name, required): &(String, Version)| {
-        config
-            .plugins
-            .get(name)
-            .is_some_and(|have| have.satisfies(*required))
-    };
-    if requirement.alternatives.iter().any(loaded) {
-        return None;
-    }
-    let wanted: Vec<String> = requirement
-        .alternatives
-        .iter()
-        .map(|(name, version)| match config.plugins.get(name) {
-            Some(have) => format!("{name} >= {version} (this is {have})"),
-            None => format!("{name} >= {version}"),
-        })
-        .collect();
-    let message = format!("the rules need a missing plugin: {}", wanted.join(" or "));
-    let have: Vec<String> = config
-        .plugins
-        .iter()
-        .map(|(n, v)| format!("{n} {v}"))
-        .collect();
-    let help = format!("leave these rules out; there is {}", have.join(", "));
-    Some(Diagnostic::new(Code::Validate, requirement.location.clone(), message).with_help(help))
 }

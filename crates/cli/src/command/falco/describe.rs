@@ -6,7 +6,9 @@ use std::sync::Arc;
 use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use plugin::{Catalogue, LoadedPlugin};
 use rules::describe::Parts;
+use rules::load::SYSCALL_SOURCE;
 use rules::ruleset::{ConditionSource, List, Macro, Output};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
 use serde_json::{Value, json};
@@ -18,6 +20,7 @@ const MACRO: &str = "macro ";
 pub(super) fn describe(
     ruleset: &Ruleset,
     options: &EngineOptions,
+    plugins: &Catalogue,
     only: Option<&str>,
 ) -> Result<Value, Failure> {
     if let Some(name) = only
@@ -26,7 +29,7 @@ pub(super) fn describe(
         let message = format!("cannot describe rule `{name}`: it is not loaded");
         return Err(Failure::new(Exit::BadInput, message).help("-L shows all"));
     }
-    let describer = Describer::new(ruleset, options);
+    let describer = Describer::new(ruleset, options, plugins);
     let wanted = |rule: &&Rule| only.is_none_or(|name| *rule.name == *name);
     let rules = ruleset.rules.iter().filter(wanted);
     let rules: Vec<_> = rules.map(|rule| describer.rule(rule)).collect();
@@ -56,14 +59,16 @@ fn text(value: &impl std::fmt::Display) -> String {
 }
 
 /// Compiles rules and macros to find the events that they can match and the fields of their outputs.
-struct Describer {
-    engine: Engine,
+struct Describer<'c> {
+    /// Compiled rules of system calls, then those of each source of a plugin.
+    engines: Vec<Engine>,
+    catalogue: &'c Catalogue,
     events: BTreeMap<Arc<str>, Vec<&'static str>>,
     outputs: BTreeMap<Arc<str>, String>,
 }
 
-impl Describer {
-    fn new(ruleset: &Ruleset, options: &EngineOptions) -> Self {
+impl<'c> Describer<'c> {
+    fn new(ruleset: &Ruleset, options: &EngineOptions, catalogue: &'c Catalogue) -> Self {
         let mut all = ruleset.clone();
         all.select(true, |_| true);
         let rule = |item: &Macro| Rule {
@@ -76,7 +81,7 @@ impl Describer {
             },
             desc: String::new(),
             priority: rules::Priority::Debug,
-            source: rules::load::SYSCALL_SOURCE.to_owned(),
+            source: SYSCALL_SOURCE.to_owned(),
             tags: BTreeSet::new(),
             enabled: true,
             is_enabled_by_name: false,
@@ -104,15 +109,63 @@ impl Describer {
             let output = rules::engine::output_text(rule, &options.append_output);
             (Arc::clone(&rule.name), output)
         });
+        let of_plugins = catalogue.sources().map(|(_, fields)| {
+            let options = EngineOptions {
+                source: Some(Arc::clone(fields)),
+                ..options.clone()
+            };
+            Engine::new(&all, &options, Box::new(NoSink)).0
+        });
         Self {
+            engines: of_plugins.chain([engine]).collect(),
+            catalogue,
             events: explained.map(|rule| (rule.name, rule.kinds)).collect(),
             outputs: outputs.collect(),
-            engine,
         }
     }
 
     fn events(&self, name: &str) -> &[&'static str] {
         self.events.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    fn events_of(&self, rule: &Rule) -> &[&'static str] {
+        match rule.source.as_str() {
+            SYSCALL_SOURCE => self.events(&rule.name),
+            _ => &["asyncevent", "pluginevent"],
+        }
+    }
+
+    fn output_fields(&self, rule: &Rule) -> Vec<&str> {
+        let mut engines = self.engines.iter();
+        let found = engines.find_map(|engine| engine.output_fields(&rule.name));
+        found.unwrap_or_default()
+    }
+
+    /// Returns the plugins that a rule uses: the one that makes its events, and those whose fields it names.
+    fn plugins(&self, rule: &Rule, condition_fields: &[&str], output_fields: &[&str]) -> Vec<&str> {
+        let without_argument =
+            |field: &&str| field.split('[').next().unwrap_or_default().to_owned();
+        let all = condition_fields.iter().chain(output_fields);
+        let fields: BTreeSet<String> = all.map(without_argument).collect();
+        if rule.source == SYSCALL_SOURCE {
+            let is_container =
+                |field: &&str| field.starts_with("container.") || field.starts_with("k8s.");
+            let uses_container = condition_fields.iter().any(is_container);
+            return uses_container.then_some("container").into_iter().collect();
+        }
+        let of_source = self.catalogue.plugins_of(&rule.source).into_iter();
+        let is_used = |plugin: &&LoadedPlugin| {
+            let known = &plugin.description;
+            known.source == rule.source
+                || known
+                    .fields
+                    .iter()
+                    .any(|known| fields.contains(&known.name))
+        };
+        of_source
+            .filter(is_used)
+            .map(|plugin| plugin.description.name.as_str())
+            .collect()
     }
 
     fn rule(&self, rule: &Rule) -> Value {
@@ -122,6 +175,8 @@ impl Describer {
             all.cloned().collect::<BTreeSet<_>>()
         };
         let names = rule.exceptions.iter().map(|exception| &exception.name);
+        let output_fields = self.output_fields(rule);
+        let condition_fields: Vec<_> = parts.fields.iter().map(String::as_str).collect();
         json!({
             "info": {
                 "name": &*rule.name,
@@ -140,14 +195,14 @@ impl Describer {
                 "lists": rule.written.lists,
                 "condition_operators": parts.operators,
                 "condition_fields": parts.fields,
-                "output_fields": self.engine.output_fields(&rule.name).unwrap_or_default(),
+                "output_fields": output_fields,
                 "exception_fields": of_exceptions(|exception| &exception.fields),
                 "exception_names": names.collect::<BTreeSet<_>>(),
                 "exception_operators": of_exceptions(|exception| &exception.comps),
-                "events": self.events(&rule.name),
+                "events": self.events_of(rule),
                 "condition_compiled": rule.condition.to_string(),
                 "output_compiled": self.outputs.get(&rule.name),
-                "plugins": plugins(&parts),
+                "plugins": self.plugins(rule, &condition_fields, &output_fields),
             },
         })
     }
@@ -167,17 +222,6 @@ impl Describer {
                 "plugins": [],
             },
         })
-    }
-}
-
-/// Returns the built-in plugins whose fields a condition names.
-fn plugins(parts: &Parts) -> Vec<&'static str> {
-    let is_container =
-        |field: &String| field.starts_with("container.") || field.starts_with("k8s.");
-    if parts.fields.iter().any(is_container) {
-        vec!["container"]
-    } else {
-        Vec::new()
     }
 }
 
@@ -243,7 +287,13 @@ mod tests {
 
     fn described() -> Value {
         let (ruleset, _) = Loader::new().add("r.yaml", TEXT).finish();
-        describe(&ruleset, &EngineOptions::default(), None).expect("it has rules")
+        describe(
+            &ruleset,
+            &EngineOptions::default(),
+            &Catalogue::default(),
+            None,
+        )
+        .expect("it has rules")
     }
 
     #[test]
@@ -285,9 +335,10 @@ mod tests {
     fn one_rule_is_described_alone_and_an_unknown_one_is_an_error() {
         let (ruleset, _) = Loader::new().add("r.yaml", TEXT).finish();
         let options = EngineOptions::default();
-        let one = describe(&ruleset, &options, Some("R")).expect("it is there");
+        let one =
+            describe(&ruleset, &options, &Catalogue::default(), Some("R")).expect("it is there");
         assert!(one.get("macros").is_none());
-        assert!(describe(&ruleset, &options, Some("S")).is_err());
+        assert!(describe(&ruleset, &options, &Catalogue::default(), Some("S")).is_err());
     }
 
     #[test]

@@ -92,17 +92,28 @@ fn falco(mut args: Falco) -> Outcome {
     }
     let loaded = rules_of(&args, &config, &options, &plugins)?;
     if args.describe_all || args.describe.is_some() {
-        let described = describe::describe(&loaded.ruleset, &options, args.describe.as_deref())?;
-        return terminal::print(&if config.json_output {
-            format!("{described}\n")
-        } else {
-            describe::text_table(&described)
-        });
+        return print_descriptions(&args, &config, &options, (&loaded, &plugins));
     }
     if args.support {
         return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
     }
     watch_or_replay(args, assignments, &config, &options, (loaded, &plugins))
+}
+
+/// Executes `-L` and `-l`.
+fn print_descriptions(
+    args: &Falco,
+    config: &Config,
+    options: &EngineOptions,
+    (loaded, plugins): (&Loaded, &Plugins),
+) -> Outcome {
+    let only = args.describe.as_deref();
+    let described = describe::describe(&loaded.ruleset, options, plugins.catalogue(), only)?;
+    terminal::print(&if config.json_output {
+        format!("{described}\n")
+    } else {
+        describe::text_table(&described)
+    })
 }
 
 fn to_describe(args: &Falco) -> Describe<'_> {

@@ -43,8 +43,18 @@ pub(super) fn run(
     let description = match described {
         _ if !is_good => None,
         Describe::Nothing => None,
-        Describe::All => Some(describe::describe(&loaded.ruleset, options, None)?),
-        Describe::One(rule) => Some(describe::describe(&loaded.ruleset, options, Some(rule))?),
+        Describe::All => Some(describe::describe(
+            &loaded.ruleset,
+            options,
+            plugins.catalogue(),
+            None,
+        )?),
+        Describe::One(rule) => Some(describe::describe(
+            &loaded.ruleset,
+            options,
+            plugins.catalogue(),
+            Some(rule),
+        )?),
     };
     let summary = summary(&loaded);
     let mut out = if json {

@@ -59,6 +59,7 @@ pub(super) fn execute(args: Coverage) -> Outcome {
         named: args.files,
         added: args.added.add_rules,
         level: args.added.level,
+        ..RuleFiles::default()
     };
     coverage::execute(&rules, &abilities, format)
 }

@@ -12,7 +12,7 @@ use rule_tools::explain::ExplainOptions;
 use rule_tools::test::TestOptions;
 use rule_tools::{ListFormat, ResponseFiles, RuleFiles};
 
-use crate::args::{AddedRules, Rules};
+use crate::args::{AddedRules, PluginConfig, Rules};
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {
@@ -22,11 +22,11 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
                 files: args.responses,
                 accepted: args.accept_partial,
             };
-            let rules = of(args.files, args.added);
+            let rules = with_plugins(args.files, args.added, args.plugins);
             rule_tools::check::execute(&rules, &responses, args.json)
         }
         Rules::List(args) => {
-            let files = of(args.files, args.added);
+            let files = with_plugins(args.files, args.added, args.plugins);
             rule_tools::list::execute(&files, args.rule.as_deref(), args.json)
         }
         Rules::Fields(args) => {
@@ -34,7 +34,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
         }
         Rules::Events(args) => rule_tools::events::execute(format(args.json, args.markdown)),
         Rules::Explain(args) => rule_tools::explain::execute(&ExplainOptions {
-            rules: of(args.files, args.added),
+            rules: with_plugins(args.files, args.added, args.plugins),
             call: args.call,
             event: args.event,
             alert: args.alert,
@@ -69,6 +69,15 @@ fn of(named: Vec<PathBuf>, added: AddedRules) -> RuleFiles {
         named,
         added: added.add_rules,
         level: added.level,
+        ..RuleFiles::default()
+    }
+}
+
+fn with_plugins(named: Vec<PathBuf>, added: AddedRules, plugins: PluginConfig) -> RuleFiles {
+    RuleFiles {
+        config: plugins.config,
+        settings: plugins.options,
+        ..of(named, added)
     }
 }
 

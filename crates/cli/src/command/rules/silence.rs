@@ -70,6 +70,7 @@ impl From<Silence> for SilenceOptions {
                 added: args.add_rules,
                 // An alert of any level can be silenced.
                 level: Some(Level::Forensic),
+                ..RuleFiles::default()
             },
             output: args.output,
             dry_run: args.dry_run,

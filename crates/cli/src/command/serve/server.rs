@@ -95,9 +95,8 @@ fn announce(
 fn exceptions() -> ProposeException {
     Arc::new(|alert| {
         let rules = RuleFiles {
-            named: Vec::new(),
-            added: Vec::new(),
             level: Some(Level::Forensic),
+            ..RuleFiles::default()
         };
         let proposed = propose(alert, &rules).map_err(|failure| failure.message().to_owned())?;
         let exceptions = proposed.into_iter().map(|proposed| Exception {

@@ -1,5 +1,8 @@
 //! Event sources of plugins: `tollgate falco` with plugins made for these tests.
 
+mod calls;
+mod tools;
+
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -35,18 +38,18 @@ struct Toy {
     folder: Scratch,
     library: Fixture,
     extractor: Option<Fixture>,
-    mode: &'static str,
+    init_config: String,
     events: u32,
     rules: String,
 }
 
 impl Toy {
-    fn new(mode: &'static str) -> Self {
+    fn new(mode: &str) -> Self {
         Self {
             folder: Scratch::new(),
             library: compile(&[]),
             extractor: None,
-            mode,
+            init_config: format!("{{mode: {mode}}}"),
             events: 4,
             rules: RULES.to_owned(),
         }
@@ -55,9 +58,9 @@ impl Toy {
     fn config(&self) -> PathBuf {
         let mut text = format!(
             "json_output: true\nstdout_output: {{enabled: true}}\nlog_level: info\nlog_stderr: true\nload_plugins: [toy, toyx]\n\
-             plugins:\n- name: toy\n  library_path: {}\n  init_config: {{mode: {}}}\n  open_params: '{}'\n",
+             plugins:\n- name: toy\n  library_path: {}\n  init_config: {}\n  open_params: '{}'\n",
             self.library.program().display(),
-            self.mode,
+            self.init_config,
             self.events,
         );
         match &self.extractor {
@@ -298,6 +301,13 @@ fn a_value_that_a_plugin_cannot_say_decides_no_rule() {
     assert!(ran.stderr.contains(", 8 rules undecided"), "{}", ran.stderr);
 }
 
+/// Returns a rule of source `toy`.
+fn rule(name: &str, condition: &str, output: &str) -> String {
+    format!(
+        "- rule: {name}\n  desc: d\n  condition: {condition}\n  output: {output}\n  priority: INFO\n  source: toy\n"
+    )
+}
+
 /// Checks that a configuration is refused with this text.
 fn is_refused(toy: &Toy, words: &[&str], expected: &str) {
     let ran = toy.run(words);
@@ -336,6 +346,12 @@ fn plugins_that_cannot_be_used_are_refused_by_name() {
         &[],
         "cannot use plugin `toyx`: it takes fields from events of sources that no loaded plugin has",
     );
+    // It takes fields from all sources, but from events of system calls alone.
+    let types = ["-DEXTRACTOR", "-DSOURCES=\"[]\"", "-DTYPES=2,3"];
+    lonely.extractor = Some(compile(&types));
+    is_refused(&lonely, &[], "fields of system calls are built in");
+    lonely.extractor = Some(compile(&[&types[..2], &["-DTYPES=2,322"]].concat()));
+    assert_eq!(lonely.run(&[]).code, 0);
 }
 
 #[test]
