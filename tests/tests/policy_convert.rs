@@ -168,7 +168,7 @@ fn a_model_of_varmor_denies_what_was_not_recorded_and_a_model_of_ours_becomes_on
         denied.stderr
     );
     // A name that is misspelt is an error with the right one.
-    let wrong = scratch.file("wrong.yaml", 0o644, &MODEL.replace("syscalls", "sycalls"));
+    let wrong = scratch.file("wrong.yaml", 0o644, MODEL.replace("syscalls", "sycalls"));
     let refused = tollgate(&["policy", "convert", name(&wrong)]);
     assert_eq!(refused.code(), 3);
     assert!(
@@ -180,7 +180,7 @@ fn a_model_of_varmor_denies_what_was_not_recorded_and_a_model_of_ours_becomes_on
     let recorded = r#"{"calls": ["execve", "mkdir"], "values": {}, "violated": {}, "reads": ["/etc/hosts"], "writes": [],
         "makes": [], "programs": ["/bin/mkdir"], "sockets": [], "peers": [], "capabilities": "", "had_capabilities": false}"#;
     let one = scratch.file("one.json", 0o644, recorded);
-    let two = scratch.file("two.json", 0o644, &recorded.replace("mkdir", "rmdir"));
+    let two = scratch.file("two.json", 0o644, recorded.replace("mkdir", "rmdir"));
     let written = |first: &Path, second: &Path| {
         let arguments = [
             "policy",

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 fn recording(text: &str) -> Recording {
-    serde_json::from_str(text).unwrap()
+    serde_json::from_str(text).expect("it is valid")
 }
 
 fn seen(node: &str, container: &str, times: (u64, u64), text: &str) -> Observation {
@@ -33,7 +33,7 @@ fn replicas_on_two_nodes_become_one_model_and_what_is_new_is_timed() {
     all.observe(&seen("n2", "c2", (130, 190), files));
     // The same again, later: nothing new.
     all.observe(&seen("n1", "c1", (100, 400), calls));
-    let progress = all.progress().unwrap();
+    let progress = all.progress().expect("it is valid");
     assert_eq!((progress.containers, progress.nodes.len()), (2, 2));
     assert_eq!(progress.watched.as_secs(), 300);
     assert_eq!(progress.nothing_new_for.as_secs(), 210);
@@ -80,14 +80,19 @@ fn a_model_that_is_too_large_is_cut_and_never_ready() {
     let mut all = Modeling::default();
     let mut report = seen("n", "c", (0, 9), r#"{"bpf": {}}"#);
     let programs = (0..=MAX_ITEMS).map(|number| format!("/p{number}"));
-    report.recording.bpf.as_mut().unwrap().executions = programs.collect();
+    report
+        .recording
+        .bpf
+        .as_mut()
+        .expect("it is valid")
+        .executions = programs.collect();
     all.observe(&report);
     let object = all.object(
         ("d", "m"),
         &BTreeSet::from(["n".to_owned()]),
         Duration::ZERO,
     );
-    assert!(all.progress().unwrap().is_cut);
+    assert!(all.progress().expect("it is valid").is_cut);
     assert_eq!(object["status"]["ready"], false);
     assert_eq!(all.recording().items().len(), MAX_ITEMS);
 }

@@ -41,7 +41,7 @@ status: {desiredNumber: 2, completedNumber: 2, ready: true}
 ";
 
 fn one(text: &str) -> Conversion {
-    let mut all = convert("model.yaml", text, &Options::default()).unwrap();
+    let mut all = convert("model.yaml", text, &Options::default()).expect("it is valid");
     all.remove(0)
 }
 
@@ -52,7 +52,7 @@ fn loaded(conversion: &Conversion) -> policy::Policy {
         problems.iter().all(|one| !one.is_error()),
         "{problems:?}\n{text}"
     );
-    policies.into_iter().next().unwrap()
+    policies.into_iter().next().expect("it is valid")
 }
 
 fn refused(conversion: &Conversion) -> Vec<(String, String)> {
@@ -109,7 +109,7 @@ fn a_model_of_varmor_becomes_a_policy_that_allows_what_was_recorded() {
 }
 
 fn abi_call(name: &str) -> Syscall {
-    Syscall::from_name(name).unwrap()
+    Syscall::from_name(name).expect("it is valid")
 }
 
 #[test]
@@ -261,7 +261,11 @@ fn a_model_without_a_recording_gives_its_profiles_as_they_are() {
 /// A rule about what nobody has recorded would deny what the workload may do.
 #[test]
 fn what_nobody_recorded_is_not_denied() {
-    let only_calls = RECORDED.split("    appArmor:").next().unwrap().to_owned()
+    let only_calls = RECORDED
+        .split("    appArmor:")
+        .next()
+        .expect("it is valid")
+        .to_owned()
         + "    seccomp:\n      syscalls: [socket, connect, clone, mount]\n";
     let conversion = one(&only_calls);
     assert_eq!(refused(&conversion), []);
@@ -278,7 +282,9 @@ fn what_nobody_recorded_is_not_denied() {
         enforcers: Some("LandlockSeccomp".to_owned()),
         ..Options::default()
     };
-    let conversion = convert("f", &only_calls, &asked).unwrap().remove(0);
+    let conversion = convert("f", &only_calls, &asked)
+        .expect("it is valid")
+        .remove(0);
     assert!(refused(&conversion)[0].1.contains("Landlock could allow"));
 }
 
@@ -287,7 +293,7 @@ fn what_a_model_of_ours_has_and_the_form_lacks_is_named() {
     let mut model = Model::default();
     model.note_local_peer("/run/docker.sock");
     model.had_capabilities = true;
-    let conversion = to_profile_model("shop", "web", &model).unwrap();
+    let conversion = to_profile_model("shop", "web", &model).expect("it is valid");
     let refused = refused(&conversion);
     assert_eq!(refused[0].0, "peers.unix");
     assert!(refused[0].1.contains("/run/docker.sock"), "{refused:?}");
@@ -323,7 +329,7 @@ fn model() -> impl Strategy<Value = Model> {
             model.note_program("/usr/bin/web");
             for (kind, folder, number) in files {
                 let names = ["passwd", "shadow", "0123456789abcdef", "sda"];
-                let name = names.get(usize::try_from(number).unwrap());
+                let name = names.get(usize::try_from(number).expect("it is valid"));
                 let name = name.map_or_else(|| format!("f{number}"), |name| (*name).to_owned());
                 let file = format!("{}/{name}", folders[folder]);
                 match kind {
@@ -349,8 +355,8 @@ fn model() -> impl Strategy<Value = Model> {
             for number in capabilities {
                 model.capabilities.0 |= 1 << number;
             }
-            model.note_peer("10.1.2.3".parse().unwrap(), 443);
-            model.note_peer("fd00::1".parse().unwrap(), 53);
+            model.note_peer("10.1.2.3".parse().expect("it is valid"), 443);
+            model.note_peer("fd00::1".parse().expect("it is valid"), 53);
             model
         })
 }
@@ -362,7 +368,7 @@ proptest! {
     /// allows, and has no built-in rule that the model breaks.
     #[test]
     fn a_model_of_ours_survives_the_form_of_varmor(model in model()) {
-        let object = to_profile_model("shop", "web", &model).unwrap().object;
+        let object = to_profile_model("shop", "web", &model).expect("it is valid").object;
         let text = yaml_text::stream(std::slice::from_ref(&object));
         let conversion = one(&text);
         prop_assert_eq!(refused(&conversion), []);
