@@ -779,64 +779,67 @@ fn containers_on_the_host_known_and_unknown() {
     }
 }
 
+/// `k8s.deployment.name` and `k8s.rs.name` of a container.
+fn controllers(container: &Container) -> [String; 2] {
+    let world = FakeSystemInfo {
+        container: Arc::new(container.clone()),
+        ..FakeSystemInfo::default()
+    };
+    let event = EventBuilder::new("getcwd").world(world);
+    ["k8s.deployment.name", "k8s.rs.name"].map(|field| text_of(&event.complete(), field))
+}
+
+/// Name of the pod, a label, Deployment and ReplicaSet.
+const PODS: [(&str, &str, &str, [&str; 2]); 9] = [
+    (
+        "web-front-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["'web-front'", "'web-front-5d4f8c7b9f'"],
+    ),
+    (
+        "w-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["'w'", "'w-5d4f8c7b9f'"],
+    ),
+    // Cut by the API server, copied by hand, or drawn by nobody.
+    (
+        "web-5d4f8c7b9fx4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "web-5d4f8c7b9f-debug",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "web-5d4f8c7b9f",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    ("web-abc-x4z2z", "pod-template-hash", "abc", ["?", "?"]),
+    // No controller of Deployments leaves its label out; one of replica sets has none.
+    ("web-x4z2z", "app", "web", ["-", "?"]),
+    ("log-x4z2z", "controller-revision-hash", "r", ["-", "-"]),
+];
+
 /// A name that controllers have not given is not taken for one: it is unknown, and not absent.
 #[test]
 fn a_deployment_is_known_where_labels_and_name_of_the_pod_fit_and_else_unknown() {
-    let hash = [("pod-template-hash", "5d4f8c7b9f")];
-    let whole = "n".repeat(46);
-    let (fits, cut) = (
-        format!("{whole}-5d4f8c7b9f-x4z2z"),
-        format!("{whole}n-5d4f8c7b9fx4z2z"),
-    );
-    let shown = |name: &str| format!("'{name}'");
-    for (name, labels, deployment, replica_set) in [
-        (
-            "web-front-5d4f8c7b9f-x4z2z",
-            &hash[..],
-            shown("web-front"),
-            shown("web-front-5d4f8c7b9f"),
-        ),
-        (
-            &fits,
-            &hash,
-            shown(&whole),
-            shown(&format!("{whole}-5d4f8c7b9f")),
-        ),
-        // Cut by the API server, copied by hand, or drawn by nobody.
-        (&cut, &hash, "?".to_owned(), "?".to_owned()),
-        (
-            "web-5d4f8c7b9f-debug",
-            &hash,
-            "?".to_owned(),
-            "?".to_owned(),
-        ),
-        ("web-5d4f8c7b9f", &hash, "?".to_owned(), "?".to_owned()),
-        ("-5d4f8c7b9f-x4z2z", &hash, "?".to_owned(), "?".to_owned()),
-        (
-            "web-abc-x4z2z",
-            &[("pod-template-hash", "abc")],
-            "?".to_owned(),
-            "?".to_owned(),
-        ),
-        // No controller of Deployments leaves its label out; one of replica sets has none.
-        (
-            "web-x4z2z",
-            &[("app", "web")],
-            "-".to_owned(),
-            "?".to_owned(),
-        ),
-        (
-            "log-x4z2z",
-            &[("controller-revision-hash", "r")],
-            "-".to_owned(),
-            "-".to_owned(),
-        ),
-    ] {
-        let labels = labels.iter();
+    for (name, label, value, expected) in PODS {
         let details = Details {
-            pod_labels: labels
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
+            pod_labels: [(label.to_owned(), value.to_owned())].into(),
             ..Details::default()
         };
         let container = Container {
@@ -845,28 +848,15 @@ fn a_deployment_is_known_where_labels_and_name_of_the_pod_fit_and_else_unknown()
             details: Arc::new(details),
             ..Container::unknown()
         };
-        let of = |container: &Container| {
-            let world = FakeSystemInfo {
-                container: Arc::new(container.clone()),
-                ..FakeSystemInfo::default()
-            };
-            let event = EventBuilder::new("getcwd").world(world);
-            ["k8s.deployment.name", "k8s.rs.name"].map(|field| text_of(&event.complete(), field))
-        };
-        assert_eq!(of(&container), [deployment, replica_set], "{name}");
+        assert_eq!(controllers(&container), expected, "{name}");
         let unlabelled = Container {
             details: Arc::default(),
             undescribed: Some("no runtime has described it".to_owned()),
             ..container
         };
-        assert_eq!(of(&unlabelled), ["?", "?"], "{name}");
+        assert_eq!(controllers(&unlabelled), ["?", "?"], "{name}");
     }
-    let world = FakeSystemInfo {
-        container: Arc::new(Container::host()),
-        ..FakeSystemInfo::default()
-    };
-    let event = EventBuilder::new("getcwd").world(world);
-    assert_eq!(text_of(&event.complete(), "k8s.deployment.name"), "-");
+    assert_eq!(controllers(&Container::host()), ["-", "-"]);
 }
 
 #[test]

@@ -112,95 +112,98 @@ fn abi_call(name: &str) -> Syscall {
     Syscall::from_name(name).expect("it is valid")
 }
 
+/// What is replaced in [`RECORDED`], by what, and the place and a part of the reason of the refusal.
+const MISTAKES: [(&str, &str, &str, &str); 15] = [
+    (
+        "seccomp:\n      syscalls:",
+        "secomp:\n      syscalls:",
+        "data.dynamicResult.secomp",
+        "did you mean `seccomp`?",
+    ),
+    (
+        "storageType: CRDInternal",
+        "storageType: CRDInternl",
+        "storageType",
+        "did you mean `CRDInternal`?",
+    ),
+    (
+        "egresses: [{ip:",
+        "egress: [{ip:",
+        "data.dynamicResult.bpf.network.egress",
+        "did you mean `egresses`?",
+    ),
+    (
+        "protocol: tcp",
+        "protocl: tcp",
+        "data.dynamicResult.appArmor.networks.sockets[0].protocl",
+        "`protocol`?",
+    ),
+    (
+        "domain: inet,",
+        "domain: innet,",
+        "data.dynamicResult.appArmor.networks.sockets[0]",
+        "called `innet`",
+    ),
+    (
+        "[net_bind_service]",
+        "[net_bind]",
+        "data.dynamicResult.bpf.capabilities[0]",
+        "`net_bind` is not known",
+    ),
+    (
+        "permissions: [r]}",
+        "permissions: [z]}",
+        "data.dynamicResult.appArmor.files[0].permissions[0]",
+        "`z` is not known",
+    ),
+    (
+        "path: /etc/web.conf",
+        "path: web.conf",
+        "data.dynamicResult.appArmor.files[0]",
+        "no absolute path",
+    ),
+    (
+        "[5432]",
+        "[70000]",
+        "data.dynamicResult.bpf.network.egresses[0].ports[0]",
+        "no port",
+    ),
+    (
+        "ip: 10.0.0.7",
+        "ip: db",
+        "data.dynamicResult.bpf.network.egresses[0]",
+        "no address",
+    ),
+    (
+        "profiles: [varmor-shop-web]",
+        "unhandled: [Operation - dbus]",
+        "data.dynamicResult.appArmor.unhandled",
+        "not understood",
+    ),
+    (
+        "mode: enforce,",
+        "mode: enforced,",
+        "data.profile.mode",
+        "did you mean `enforce`?",
+    ),
+    (
+        "seccomp: '{}'",
+        "bpf: {files: []}",
+        "data.profile.bpf",
+        "compiled form",
+    ),
+    (
+        "  dynamicResult:",
+        "  staticResult: {calls: 1}\n  dynamicResult:",
+        "data.staticResult.calls",
+        "not known",
+    ),
+    ("status:", "spec: {}\nstatus:", "spec", "not known"),
+];
+
 #[test]
 fn what_a_model_has_and_no_policy_can_carry_is_refused_by_its_place() {
-    for (from, to, source, cause) in [
-        (
-            "seccomp:\n      syscalls:",
-            "secomp:\n      syscalls:",
-            "data.dynamicResult.secomp",
-            "did you mean `seccomp`?",
-        ),
-        (
-            "storageType: CRDInternal",
-            "storageType: CRDInternl",
-            "storageType",
-            "did you mean `CRDInternal`?",
-        ),
-        (
-            "egresses: [{ip:",
-            "egress: [{ip:",
-            "data.dynamicResult.bpf.network.egress",
-            "did you mean `egresses`?",
-        ),
-        (
-            "protocol: tcp",
-            "protocl: tcp",
-            "data.dynamicResult.appArmor.networks.sockets[0].protocl",
-            "`protocol`?",
-        ),
-        (
-            "domain: inet,",
-            "domain: innet,",
-            "data.dynamicResult.appArmor.networks.sockets[0]",
-            "called `innet`",
-        ),
-        (
-            "[net_bind_service]",
-            "[net_bind]",
-            "data.dynamicResult.bpf.capabilities[0]",
-            "`net_bind` is not known",
-        ),
-        (
-            "permissions: [r]}",
-            "permissions: [z]}",
-            "data.dynamicResult.appArmor.files[0].permissions[0]",
-            "`z` is not known",
-        ),
-        (
-            "path: /etc/web.conf",
-            "path: web.conf",
-            "data.dynamicResult.appArmor.files[0]",
-            "no absolute path",
-        ),
-        (
-            "[5432]",
-            "[70000]",
-            "data.dynamicResult.bpf.network.egresses[0].ports[0]",
-            "no port",
-        ),
-        (
-            "ip: 10.0.0.7",
-            "ip: db",
-            "data.dynamicResult.bpf.network.egresses[0]",
-            "no address",
-        ),
-        (
-            "profiles: [varmor-shop-web]",
-            "unhandled: [Operation - dbus]",
-            "data.dynamicResult.appArmor.unhandled",
-            "not understood",
-        ),
-        (
-            "mode: enforce,",
-            "mode: enforced,",
-            "data.profile.mode",
-            "did you mean `enforce`?",
-        ),
-        (
-            "seccomp: '{}'",
-            "bpf: {files: []}",
-            "data.profile.bpf",
-            "compiled form",
-        ),
-        (
-            "  dynamicResult:",
-            "  staticResult: {calls: 1}\n  dynamicResult:",
-            "data.staticResult.calls",
-            "not known",
-        ),
-        ("status:", "spec: {}\nstatus:", "spec", "not known"),
-    ] {
+    for (from, to, source, cause) in MISTAKES {
         let text = RECORDED.replacen(from, to, 1);
         assert_ne!(text, RECORDED, "{from}");
         let refused = refused(&one(&text));
