@@ -136,3 +136,83 @@ fn a_converted_profile_denies_the_call_with_its_error() {
         assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
     }
 }
+
+const MODEL: &str = "apiVersion: crd.varmor.org/v1beta1
+kind: ArmorProfileModel
+metadata: {name: varmor-shop-web, namespace: shop}
+storageType: CRDInternal
+data:
+  dynamicResult:
+    seccomp: {syscalls: [execve, openat, newfstatat, ioctl, access, arch_prctl, prlimit64, pread64, statfs]}
+  profile: {name: varmor-shop-web, enforcer: Seccomp, mode: enforce}
+";
+
+#[test]
+fn a_model_of_varmor_denies_what_was_not_recorded() {
+    let scratch = Scratch::new();
+    let file = scratch.file("model.yaml", 0o644, MODEL);
+    let done = tollgate(&["policy", "convert", name(&file)]);
+    assert_eq!(done.code(), 0, "{}", done.stderr);
+    assert!(done.stderr.contains("partial"), "{}", done.stderr);
+    let policy = scratch.file("policy.yaml", 0o644, &done.stdout);
+    let folder = scratch.path().join("made");
+    let policy = name(&policy).to_owned();
+    let enforced =
+        |command: &[&str]| tollgate(&[&["enforce", "--policy", &policy, "--"], command].concat());
+    let passed = enforced(&["true"]);
+    assert_eq!(passed.code(), 0, "{}", passed.stderr);
+    let denied = enforced(&["mkdir", name(&folder)]);
+    assert!(
+        denied.stderr.contains("Operation not permitted") && !folder.exists(),
+        "{}",
+        denied.stderr
+    );
+    // A name that is misspelt is an error with the right one.
+    let wrong = scratch.file("wrong.yaml", 0o644, MODEL.replace("syscalls", "sycalls"));
+    let refused = tollgate(&["policy", "convert", name(&wrong)]);
+    assert_eq!(refused.code(), 3);
+    assert!(
+        refused.stderr.contains("did you mean `syscalls`?"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn models_of_replicas_become_one_of_varmor_in_any_order() {
+    let scratch = Scratch::new();
+    // What `learn` writes goes there and comes back.
+    let recorded = r#"{"calls": ["execve", "mkdir"], "values": {}, "violated": {}, "reads": ["/etc/hosts"], "writes": [],
+        "makes": [], "programs": ["/bin/mkdir"], "sockets": [], "peers": [], "capabilities": "", "had_capabilities": false}"#;
+    let one = scratch.file("one.json", 0o644, recorded);
+    let two = scratch.file("two.json", 0o644, recorded.replace("mkdir", "rmdir"));
+    let written = |first: &Path, second: &Path| {
+        let arguments = [
+            "policy",
+            "convert",
+            "--to-model",
+            "shop/web",
+            name(first),
+            "--merge",
+            name(second),
+        ];
+        let done = tollgate(&arguments);
+        assert_eq!(done.code(), 0, "{}", done.stderr);
+        done.stdout
+    };
+    let object = written(&one, &two);
+    assert_eq!(object, written(&two, &one));
+    for part in [
+        "kind: ArmorProfileModel\n",
+        "name: varmor-shop-web\n",
+        "- mkdir\n",
+        "- rmdir\n",
+        "path: \"/etc/hosts\"\n",
+    ] {
+        assert!(object.contains(part), "{part} in {object}");
+    }
+    let object = scratch.file("object.yaml", 0o644, &object);
+    let back = tollgate(&["policy", "convert", name(&object)]);
+    assert_eq!(back.code(), 0, "{}", back.stderr);
+    assert!(back.stdout.contains("landlockRawRules"), "{}", back.stdout);
+}

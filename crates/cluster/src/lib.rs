@@ -29,6 +29,7 @@ pub mod artifacts;
 mod egress;
 mod event;
 mod marks;
+pub mod modeling;
 mod node;
 mod profile;
 mod status;

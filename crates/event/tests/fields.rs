@@ -6,8 +6,8 @@ use std::sync::Arc;
 use event::field::Field;
 use event::testing::{Arg, EventBuilder, Facts, FakeSystemInfo, process};
 use event::{
-    Comm, Container, Containment, Credentials, DescriptorKind, Endpoint, Event, Group, Known,
-    Lookup, Pid, Role, Socket, Stage, Stat, Status, Transport, User, Value,
+    Comm, Container, Containment, Credentials, DescriptorKind, Details, Endpoint, Event, Group,
+    Known, Lookup, Pid, Role, Socket, Stage, Stat, Status, Transport, User, Value,
 };
 
 const AT_FDCWD: i32 = -100;
@@ -777,6 +777,86 @@ fn containers_on_the_host_known_and_unknown() {
         let found = fields.map(|field| text_of(&builder.complete(), field));
         assert_eq!(found, expected.map(str::to_owned));
     }
+}
+
+/// `k8s.deployment.name` and `k8s.rs.name` of a container.
+fn controllers(container: &Container) -> [String; 2] {
+    let world = FakeSystemInfo {
+        container: Arc::new(container.clone()),
+        ..FakeSystemInfo::default()
+    };
+    let event = EventBuilder::new("getcwd").world(world);
+    ["k8s.deployment.name", "k8s.rs.name"].map(|field| text_of(&event.complete(), field))
+}
+
+/// Name of the pod, a label, Deployment and ReplicaSet.
+const PODS: [(&str, &str, &str, [&str; 2]); 9] = [
+    (
+        "web-front-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["'web-front'", "'web-front-5d4f8c7b9f'"],
+    ),
+    (
+        "w-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["'w'", "'w-5d4f8c7b9f'"],
+    ),
+    // Cut by the API server, copied by hand, or drawn by nobody.
+    (
+        "web-5d4f8c7b9fx4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "web-5d4f8c7b9f-debug",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "web-5d4f8c7b9f",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    (
+        "-5d4f8c7b9f-x4z2z",
+        "pod-template-hash",
+        "5d4f8c7b9f",
+        ["?", "?"],
+    ),
+    ("web-abc-x4z2z", "pod-template-hash", "abc", ["?", "?"]),
+    // No controller of Deployments leaves its label out; one of replica sets has none.
+    ("web-x4z2z", "app", "web", ["-", "?"]),
+    ("log-x4z2z", "controller-revision-hash", "r", ["-", "-"]),
+];
+
+/// A name that controllers have not given is not taken for one: it is unknown, and not absent.
+#[test]
+fn a_deployment_is_known_where_labels_and_name_of_the_pod_fit_and_else_unknown() {
+    for (name, label, value, expected) in PODS {
+        let details = Details {
+            pod_labels: [(label.to_owned(), value.to_owned())].into(),
+            ..Details::default()
+        };
+        let container = Container {
+            containment: Containment::Known,
+            pod: Some((name.to_owned(), "default".to_owned(), "u-1".to_owned())),
+            details: Arc::new(details),
+            ..Container::unknown()
+        };
+        assert_eq!(controllers(&container), expected, "{name}");
+        let unlabelled = Container {
+            details: Arc::default(),
+            undescribed: Some("no runtime has described it".to_owned()),
+            ..container
+        };
+        assert_eq!(controllers(&unlabelled), ["?", "?"], "{name}");
+    }
+    assert_eq!(controllers(&Container::host()), ["-", "-"]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod names;
 mod network;
 mod policy_object;
 mod profile;
+mod recording;
 mod report;
 mod schema;
 pub mod validate;
@@ -34,6 +35,9 @@ pub use policy_object::{Coverage, Phase, PolicyObject, PolicySpec, PolicyStatus,
 pub use profile::{
     ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, BehaviorModeling, NodeCondition, Profile,
     ProfileMode, policy_hash,
+};
+pub use recording::{
+    BehaviorItem, Calls, Egress, FileUse, FilesAndSockets, Network, Recording, Socket,
 };
 pub use report::{
     DetectionState, EnforcerState, NodeArtifact, NodeReport, NodeReportStatus, ProfileState,

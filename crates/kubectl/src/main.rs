@@ -51,7 +51,7 @@ enum Verb {
         #[arg(long, value_name = "HANDLER", default_value = "tollgate")]
         runtime_handler: Vec<String>,
     },
-    /// Convert policies of KubeArmor and the Security Profiles Operator, as `tollgate policy convert` does
+    /// Convert policies of KubeArmor and the Security Profiles Operator, and models of vArmor, as `tollgate policy convert` does
     Convert {
         /// File to convert
         file: PathBuf,

@@ -1,6 +1,9 @@
 //! The behaviour model of a workload, and advice on the rules that the workload tolerates.
 
 mod classes;
+mod exchange;
+
+pub use self::exchange::Unrecorded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -288,14 +291,18 @@ impl Model {
         }
     }
 
-    /// Merges the behaviour of another run into this model.
+    /// Merges the behaviour of another run into this model. Any order of merges gives the same model.
     pub fn merge(&mut self, other: Self) {
         self.calls.extend(other.calls);
         for (call, values) in other.values {
             self.values.entry(call).or_default().extend(values);
         }
         for (rule, case) in other.violated {
-            self.violated.entry(rule).or_insert(case);
+            // The least example, so that the order of merges does not matter.
+            let example = self.violated.entry(rule).or_insert_with(|| case.clone());
+            if case < *example {
+                *example = case;
+            }
         }
         for (files, more) in [
             (&mut self.reads, other.reads),
@@ -303,7 +310,10 @@ impl Model {
             (&mut self.makes, other.makes),
             (&mut self.programs, other.programs),
         ] {
-            more.into_iter().for_each(|file| put(files, file));
+            let own = std::mem::take(files);
+            own.into_iter()
+                .chain(more)
+                .for_each(|file| put(files, file));
         }
         self.sockets.extend(other.sockets);
         self.peers.extend(other.peers);
@@ -615,16 +625,14 @@ impl Model {
                  args: [\n          {args}]"
             )
         };
-        let none = BTreeSet::new();
         let none_of = |index: usize, values: &BTreeSet<u64>| -> Vec<String> {
             let test = |value| format!("{{index: {index}, value: {value}, op: SCMP_CMP_NE}}");
             values.iter().map(test).collect()
         };
         let mut rules = Vec::new();
         for (call, at) in DECIDING {
-            let used = self.values.get(call.name()).unwrap_or(&none);
-            let values = classes::values(call.name(), used);
-            if !values.is_empty() && values.len() <= MOST_VALUES {
+            let values = self.allowed_values(call);
+            if !values.is_empty() {
                 rules.push(rule(call.name(), none_of(at, &values)));
             }
         }
@@ -782,19 +790,21 @@ fn is_drawn(name: &str) -> bool {
     is_all && has_both && digits >= 12
 }
 
-/// Adds a file; collapses many files of one folder into `FOLDER/*`.
+/// Adds a file; collapses many files of one folder into `FOLDER/*`, which takes the place of its files.
 fn put(files: &mut BTreeSet<String>, file: String) {
     let parent = |file: &str| file.rsplit_once('/').map_or(0, |(folder, _)| folder.len());
     let folder = file[..parent(&file)].to_owned();
     let all = format!("{folder}/*");
-    if files.contains(&all) || !files.insert(file) || folder.is_empty() {
+    let is_all = file == all;
+    if files.contains(&all) || !files.insert(file) {
         return;
     }
     let inside = format!("{folder}/");
     let below = files
         .range(inside.clone()..)
         .take_while(|known| known.starts_with(&inside));
-    if below.filter(|known| parent(known) == folder.len()).count() > MOST_FILES {
+    let count = below.filter(|known| parent(known) == folder.len()).count();
+    if is_all || (count > MOST_FILES && !folder.is_empty()) {
         files.retain(|known| !known.starts_with(&inside) || parent(known) != folder.len());
         files.insert(all);
     }

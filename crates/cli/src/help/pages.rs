@@ -811,6 +811,10 @@ pub(crate) const PAGES: &[Page] = &[
                     "convert a profile that names no workload",
                 ),
                 Example(
+                    "tollgate policy convert --to-model shop/web model.json",
+                    "write what `tollgate learn` recorded as a model of vArmor",
+                ),
+                Example(
                     "tollgate policy convert --accept-partial 'spec.file.matchPaths[1]' ksp.yaml",
                     "leave one rule out that cannot be converted",
                 ),

@@ -114,11 +114,23 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::absent("k8s.ns.id", TEXT, API, "Id of the namespace."),
     FieldSpec::absent("k8s.ns.label", TEXT, API, "One label of the namespace.").with(LABEL),
     FieldSpec::absent("k8s.ns.labels", TEXT, API, "All labels of the namespace."),
-    FieldSpec::absent("k8s.rs.name", TEXT, API, "Name of the replica set."),
+    FieldSpec::new(
+        "k8s.rs.name",
+        TEXT,
+        POD,
+        |e, _| replica_set(e),
+        "Name of the replica set, where labels and name of the pod tell it; else unknown.",
+    ),
     FieldSpec::absent("k8s.rs.id", TEXT, API, "Id of the replica set."),
     FieldSpec::absent("k8s.rs.label", TEXT, API, "One label of the replica set.").with(LABEL),
     FieldSpec::absent("k8s.rs.labels", TEXT, API, "All labels of the replica set."),
-    FieldSpec::absent("k8s.deployment.name", TEXT, API, "Name of the deployment."),
+    FieldSpec::new(
+        "k8s.deployment.name",
+        TEXT,
+        POD,
+        |e, _| deployment(e),
+        "Name of the deployment, by the labels and the name that its controllers give to a pod; unknown where these do not fit.",
+    ),
     FieldSpec::absent("k8s.deployment.id", TEXT, API, "Id of the deployment."),
     FieldSpec::absent(
         "k8s.deployment.label",
@@ -139,6 +151,64 @@ fn sandbox<'a>(event: &Event<'a>, length: Option<usize>) -> Value<'a> {
     let id = event.container().details.sandbox_id.as_deref();
     let short = |id: &'a str| length.and_then(|length| id.get(..length)).unwrap_or(id);
     Value::or_absent(id.map(short).map(Value::text))
+}
+
+/// The label that the controller of Deployments gives to pods and replica sets.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// Labels that other controllers give to their pods.
+const OTHER_CONTROLLERS: [&str; 3] = [
+    "batch.kubernetes.io/job-name",
+    "controller-revision-hash",
+    "job-name",
+];
+/// What Kubernetes draws random names and encodes hashes with: no vowels, and nothing that looks like one
+/// (`k8s.io/apimachinery/pkg/util/rand`).
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Bytes at the end of a generated name.
+const RANDOM: usize = 5;
+
+/// Replica set and deployment of a pod; `None` unless its name is `DEPLOYMENT-HASH-RANDOM`. The API server cuts what comes before
+/// the random end at 58 bytes: a name with the whole hash is not cut.
+fn made_by_deployment<'p>(pod: &'p str, hash: &str) -> Option<(&'p str, &'p str)> {
+    let is_drawn =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| ALPHABET.contains(&byte));
+    let (replica_set, random) = pod.rsplit_once('-')?;
+    let deployment = replica_set.strip_suffix(hash)?.strip_suffix('-')?;
+    let fits = random.len() == RANDOM && is_drawn(random) && is_drawn(hash);
+    (fits && !deployment.is_empty()).then_some((replica_set, deployment))
+}
+
+fn deployment<'a>(event: &Event<'a>) -> Value<'a> {
+    let container = event.container();
+    let Some((name, ..)) = &container.pod else {
+        return Value::Absent;
+    };
+    let labels = &container.details.pod_labels;
+    match labels.get(TEMPLATE_HASH) {
+        Some(hash) => made_by_deployment(name, hash)
+            .map_or(Value::Unknown, |(_, deployment)| Value::text(deployment)),
+        // The labels are not known.
+        None if labels.is_empty() && container.undescribed.is_some() => Value::Unknown,
+        None => Value::Absent,
+    }
+}
+
+fn replica_set<'a>(event: &Event<'a>) -> Value<'a> {
+    let container = event.container();
+    let Some((name, ..)) = &container.pod else {
+        return Value::Absent;
+    };
+    let labels = &container.details.pod_labels;
+    let has_other = OTHER_CONTROLLERS
+        .iter()
+        .any(|label| labels.contains_key(*label));
+    match labels.get(TEMPLATE_HASH) {
+        Some(hash) => made_by_deployment(name, hash)
+            .map_or(Value::Unknown, |(replica_set, _)| Value::text(replica_set)),
+        None if has_other => Value::Absent,
+        // Replica sets without a deployment give no label of their own.
+        None => Value::Unknown,
+    }
 }
 
 fn pod<'a>(event: &Event<'a>, part: fn(&(String, String, String)) -> &String) -> Value<'a> {

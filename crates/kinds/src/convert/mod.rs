@@ -1,9 +1,13 @@
-//! Policies of other programs as policies of this one: KubeArmor's, and profiles of the Security Profiles Operator.
+//! Policies of other programs as policies of this one: KubeArmor's, profiles of the Security Profiles Operator, and vArmor's
+//! models of behaviour. [`to_profile_model`] writes such a model.
 //!
 //! Each rule of a source is carried as a whole, in part, or refused, with the reason. Nothing is left out in silence:
 //! a key that is not known is a refusal, too.
 
 mod kubearmor;
+mod made_profiles;
+mod model_writer;
+mod profile_model;
 mod security_profiles;
 mod source;
 #[cfg(test)]
@@ -13,6 +17,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{Target, yaml_text};
 use source::Source;
+
+pub use model_writer::to_profile_model;
 
 /// How a rule is carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +50,7 @@ pub struct ConvertedRule {
     pub source: String,
     /// Line in the file.
     pub line: u32,
-    /// The rules that it becomes, by their names in the policy; empty if it is refused.
+    /// The rules that it becomes, by their names in the policy; empty if it is refused, or only decides which rules there are.
     pub becomes: Vec<String>,
     /// How it is carried over.
     pub carried: Carried,
@@ -177,9 +183,10 @@ pub fn convert(file: &str, text: &str, options: &Options) -> Result<Vec<Conversi
             ("security-profiles-operator.x-k8s.io", "AppArmorProfile") => {
                 security_profiles::apparmor(&source, options)
             }
+            ("crd.varmor.org", "ArmorProfileModel") => profile_model::convert(&source, options),
             _ => {
                 let known = "KubeArmorPolicy (security.kubearmor.com), SeccompProfile and AppArmorProfile \
-                             (security-profiles-operator.x-k8s.io)";
+                             (security-profiles-operator.x-k8s.io), and ArmorProfileModel (crd.varmor.org)";
                 let problem = format!("`{version}` `{kind}` is none of {known}");
                 return Err(wrong(source.line(), problem));
             }
@@ -231,7 +238,12 @@ impl Plan {
         for key in source.keys() {
             let Some(name) = key.name() else { continue };
             if !known.contains(&name) {
-                self.refuse(&key, "this key is not known");
+                let near = yaml::closest(name, known.iter().copied());
+                let cause = match near {
+                    Some(near) => format!("this key is not known; did you mean `{near}`?"),
+                    None => "this key is not known".to_owned(),
+                };
+                self.refuse(&key, cause);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A part of a foreign object, with its place.
 
+use serde_json::Value;
 use yaml::{Kind, Node};
 
 /// A value, and its path from the root of the object.
@@ -114,6 +115,28 @@ impl<'n> Source<'n> {
                     .ok_or_else(|| format!("`{}` is no text", one.path))
             })
             .collect()
+    }
+
+    /// The value as JSON. Words `true` and `false` and whole numbers are no texts, even in quotes.
+    pub(super) fn json(&self) -> Value {
+        match &self.node.kind {
+            Kind::Sequence(_) => self.elements().iter().map(Self::json).collect(),
+            Kind::Mapping(_) => {
+                let keys = self.keys();
+                let pairs = keys
+                    .iter()
+                    .filter_map(|one| Some((one.name?.to_owned(), one.json())));
+                Value::Object(pairs.collect())
+            }
+            _ => {
+                let text = self.text().unwrap_or_default();
+                match (&*text, text.parse::<u64>()) {
+                    ("true" | "false", _) => Value::Bool(text == "true"),
+                    (_, Ok(number)) => number.into(),
+                    _ => text.into(),
+                }
+            }
+        }
     }
 
     /// A switch, which is off if it is absent.

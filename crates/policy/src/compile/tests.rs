@@ -904,13 +904,13 @@ fn a_profile_of_a_model_allows_what_was_recorded() {
     }
     assert!(is_denied(&profile, Syscall::PTRACE) && is_denied(&profile, Syscall::ACCEPT));
     // The profile that vArmor made of it, where there is one.
-    let made = r#"profile: {seccomp: '{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["listen"], "action": "SCMP_ACT_ALLOW"}]}'}"#;
+    let made = r#"profile: {name: varmor-ns-p, enforcer: AppArmorSeccomp, mode: enforce, seccomp: '{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["listen"], "action": "SCMP_ACT_ALLOW"}]}'}"#;
     let of_others = model("varmor-ns-other", recorded);
     let both = of_others + &model("varmor-ns-p", made);
     let profile = of_profile(&both, "profileType: BehaviorModel");
     assert!(!is_denied(&profile, Syscall::LISTEN));
     assert!(is_denied(&profile, Syscall::ACCEPT4), "another workload's");
-    let elsewhere = model("x", recorded).replace("CRDInternal", "LocalDisk");
+    let elsewhere = model("x", "").replace("CRDInternal", "LocalDisk");
     let (_, problems) = crate::load("p.yaml", &elsewhere);
     assert!(problems[0].message.contains("LocalDisk"), "{problems:?}");
 }

@@ -11,6 +11,9 @@ use crate::diagnostic::{Code, Diagnostic};
 /// The kind of such a document.
 pub(super) const KIND: &str = "ArmorProfileModel";
 
+/// Members of a profile, as vArmor writes them.
+const PROFILE: [&str; 6] = ["name", "enforcer", "mode", "appArmor", "bpf", "seccomp"];
+
 /// A model.
 #[derive(Clone)]
 pub(super) struct RecordedModel {
@@ -34,17 +37,6 @@ pub(super) fn read(reader: &mut Reader, node: &Node, file_name: &str) -> Option<
         "status",
     ];
     let root = reader.fields(node, "ArmorProfileModel", &known);
-    if let Some(kind) = reader.text_of(&root, "storageType")
-        && kind != "CRDInternal"
-    {
-        let message =
-            format!("the data of a model with `storageType: {kind}` are not in its document");
-        reader.report(
-            Diagnostic::new(Code::UnknownValue, root.location.clone(), message)
-                .with_help("export the model from vArmor's manager"),
-        );
-        return None;
-    }
     let data = reader.required(&root, "ArmorProfileModel", "data")?;
     let data = reader.fields(data, "data", &["dynamicResult", "staticResult", "profile"]);
     let mut model = RecordedModel {
@@ -56,7 +48,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, file_name: &str) -> Option<
         apparmor: None,
     };
     if let Some(profile) = data.find("profile") {
-        let fields = reader.fields(profile, "data.profile", &["appArmor", "seccomp"]);
+        let fields = reader.fields(profile, "data.profile", &PROFILE);
         model.seccomp = fields.find("seccomp").cloned();
         model.apparmor = reader.text_of(&fields, "appArmor").map(str::to_owned);
     }
@@ -72,6 +64,20 @@ pub(super) fn read(reader: &mut Reader, node: &Node, file_name: &str) -> Option<
                 .filter_map(|(_, name)| Syscall::from_name(name))
                 .collect();
         }
+    }
+    // vArmor's manager exports the data of every model, and leaves `storageType` as it is.
+    let is_empty = model.seccomp.is_none() && model.apparmor.is_none() && model.calls.is_empty();
+    if let Some(kind) = reader.text_of(&root, "storageType")
+        && kind != "CRDInternal"
+        && is_empty
+    {
+        let message =
+            format!("the data of a model with `storageType: {kind}` are not in its document");
+        reader.report(
+            Diagnostic::new(Code::UnknownValue, root.location.clone(), message)
+                .with_help("export the model from vArmor's manager"),
+        );
+        return None;
     }
     Some(model)
 }

@@ -18,7 +18,7 @@ pub(crate) enum Policy {
     Check(Check),
     /// Show what each rule compiles to, and what it leaves open
     Explain(Explain),
-    /// Convert policies of KubeArmor and of the Security Profiles Operator
+    /// Convert policies of KubeArmor and of the Security Profiles Operator, and models of vArmor
     Convert(Convert),
     /// Show which built-in rules a recorded workload does not break
     Advise(Advise),
@@ -150,9 +150,9 @@ pub(crate) struct Explain {
 /// `tollgate policy convert`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Reads KubeArmorPolicy, SeccompProfile and AppArmorProfile, prints VarmorPolicies, and on stderr how \
-                  each rule is converted and enforced. Without workloads, it prints only the part `policy`. If a rule \
-                  cannot be converted, nothing is printed and the exit status is 3."
+    after_help = "Reads KubeArmorPolicy, SeccompProfile, AppArmorProfile and ArmorProfileModel, prints VarmorPolicies, and \
+                  on stderr how each rule is converted and enforced. Without workloads, it prints only the part \
+                  `policy`. If a rule cannot be converted, nothing is printed and the exit status is 3."
 )]
 pub(crate) struct Convert {
     /// File to convert
@@ -167,6 +167,13 @@ pub(crate) struct Convert {
     /// Labels of the pods that the policy is for; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = label, conflicts_with = "target")]
     pub(crate) selector: Vec<(String, String)>,
+    /// Read a file that `tollgate learn --model` wrote, and print it as vArmor's ArmorProfileModel of this policy
+    #[arg(long, value_name = "NAMESPACE/POLICY", value_parser = policy_name,
+          conflicts_with_all = ["enforcer", "target", "selector"])]
+    pub(crate) to_model: Option<(String, String)>,
+    /// Merge this model, which was recorded of another replica or on another machine; repeatable
+    #[arg(long, value_name = "MODEL", requires = "to_model")]
+    pub(crate) merge: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) accept: LeaveOut,
     /// Print JSON: the policies and how each rule is converted
@@ -197,6 +204,16 @@ fn workload(text: &str) -> Result<(String, String), String> {
             "expected KIND/NAME with one of {} as KIND",
             WORKLOADS.join(", ")
         )),
+    }
+}
+
+fn policy_name(text: &str) -> Result<(String, String), String> {
+    let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+            Ok((namespace.to_owned(), name.to_owned()))
+        }
+        _ => Err("expected NAMESPACE/POLICY".to_owned()),
     }
 }
 

@@ -1,10 +1,12 @@
-//! `tollgate policy convert`: policies of other programs as policies of this one.
+//! `tollgate policy convert`: policies of other programs as policies of this one, and models in vArmor's form.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use ::policy::compile::NarrowedPolicy;
-use ::policy::{EnforcerKind, Policy};
+use ::policy::{EnforcerKind, Model, Policy};
+use agent::learn;
 use agent::policy_files::{machine, narrowed};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -18,6 +20,9 @@ use super::args::Convert;
 /// Runs the verb.
 pub(crate) fn execute(args: &Convert) -> Outcome {
     let file = args.file.display().to_string();
+    if let Some((namespace, policy)) = &args.to_model {
+        return print_model(args, &file, namespace, policy);
+    }
     let text = text_file::read(&args.file)
         .map_err(|cause| Failure::new(Exit::BadInput, format!("cannot read {file}: {cause}")))?;
     let options = Options {
@@ -42,11 +47,7 @@ pub(crate) fn execute(args: &Convert) -> Outcome {
         terminal::complain(&tables);
     }
     if refused {
-        let problems = conversions
-            .iter()
-            .map(|conversion| conversion.problems(&file, &args.accept.rules));
-        terminal::complain(&problems.collect::<String>());
-        return Ok(Exit::Unsupported);
+        return Ok(complain(&conversions, &file, &args.accept.rules));
     }
     if let Some(empty) = conversions.iter().find(|conversion| conversion.is_empty()) {
         let message = format!(
@@ -58,6 +59,51 @@ pub(crate) fn execute(args: &Convert) -> Outcome {
     if !args.json {
         let files = conversions.iter().map(Conversion::yaml);
         terminal::print(&files.collect::<String>())?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Says what is refused, and why.
+fn complain(conversions: &[Conversion], file: &str, accepted: &[String]) -> Exit {
+    let problems = conversions.iter();
+    let problems = problems.map(|conversion| conversion.problems(file, accepted));
+    terminal::complain(&problems.collect::<String>());
+    Exit::Unsupported
+}
+
+/// Reads a file that `tollgate learn --model` wrote.
+fn recorded(file: &Path) -> Result<Model, Failure> {
+    learn::read(file)?.ok_or_else(|| {
+        let message = format!("cannot read {}: no such file", file.display());
+        Failure::new(Exit::BadInput, message)
+            .help("`tollgate learn -o POLICY.yaml --model FILE -- CMD` writes one")
+    })
+}
+
+/// Prints what `tollgate learn` has recorded as an ArmorProfileModel.
+fn print_model(args: &Convert, file: &str, namespace: &str, policy: &str) -> Outcome {
+    let mut model = recorded(&args.file)?;
+    for other in &args.merge {
+        model.merge(recorded(other)?);
+    }
+    let conversion = kinds::convert::to_profile_model(namespace, policy, &model)
+        .map_err(|error| Failure::new(Exit::BadInput, format!("cannot convert {file}: {error}")))?;
+    let conversions = std::slice::from_ref(&conversion);
+    check_names(conversions, &args.accept.rules)?;
+    let checked = Checked {
+        conversion: &conversion,
+        policy: None,
+    };
+    if args.json {
+        terminal::print(&format!("{}\n", json!({ "models": [checked.json()] })))?;
+    } else {
+        terminal::complain(&checked.table());
+    }
+    if conversion.refused(&args.accept.rules).next().is_some() {
+        return Ok(complain(conversions, file, &args.accept.rules));
+    }
+    if !args.json {
+        terminal::print(&conversion.yaml())?;
     }
     Ok(Exit::Ok)
 }
@@ -159,7 +205,10 @@ impl<'c> Checked<'c> {
             // Writing to a String cannot fail.
             let _ = write!(out, "  {:widest$}  {word:7}", rule.source);
             for name in &rule.becomes {
-                let _ = write!(out, "  {name}: {}", self.enforced(name));
+                let _ = match self.enforced(name) {
+                    by if by.is_empty() => write!(out, "  {name}"),
+                    by => write!(out, "  {name}: {by}"),
+                };
             }
             if !cause.is_empty() {
                 let _ = write!(out, "  {cause}");
