@@ -337,8 +337,7 @@ impl AgentConfig {
             reloader,
             pidfile,
             output_timeout: self.output_timeout,
-            settle_deadline: OnceCell::new(),
-            flush_deadline: OnceCell::new(),
+            deadlines: Deadlines::default(),
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
         })
@@ -713,13 +712,19 @@ pub(super) struct AgentRuntime {
     reloader: Arc<Reloader>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
-    /// Deadline, set by the first flush, until which events that were captured are waited for.
-    settle_deadline: OnceCell<Instant>,
-    /// Deadline, set by the first flush, until which channels are waited for.
-    flush_deadline: OnceCell<Instant>,
+    deadlines: Deadlines,
     /// Counts of emitted and delivered alerts when a flush gave up.
     gave_up_at: Cell<Option<(u64, u64)>>,
     quiet: bool,
+}
+
+/// Until when an agent waits at its end. The first flush sets both.
+#[derive(Debug, Default)]
+struct Deadlines {
+    /// Until when it waits for events that were captured.
+    events: OnceCell<Instant>,
+    /// Until when it waits for channels.
+    channels: OnceCell<Instant>,
 }
 
 impl AgentRuntime {
@@ -830,12 +835,14 @@ impl Services for AgentRuntime {
         // A busy host delays the command's end once, and so does a blocked channel, however often they are waited for.
         if let Some(watcher) = &self.watcher {
             let limit = self
-                .settle_deadline
+                .deadlines
+                .events
                 .get_or_init(|| Instant::now() + SETTLE_LIMIT);
             watcher.settle(*limit);
         }
         let deadline = *self
-            .flush_deadline
+            .deadlines
+            .channels
             .get_or_init(|| Instant::now() + self.output_timeout);
         self.flush_responses(deadline);
         if !self.dispatcher.flush(deadline).is_empty() {

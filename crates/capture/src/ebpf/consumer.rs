@@ -117,7 +117,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
                 if let Err(error) = Self::new(shared, limit).run() {
                     notices.engine_trouble(&error);
                 }
-                ended.ended.store(true, Ordering::Release);
+                ended.progress.ended.store(true, Ordering::Release);
             })
             .map_err(Error::Thread)
     }
@@ -138,7 +138,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
         let (mut is_idle, mut emptied, mut settled) = (false, 0, 0);
         loop {
             // Requests that were made before the rings are read.
-            let asked = self.shared.settling.asked.load(Ordering::Acquire);
+            let asked = self.shared.progress.asked.load(Ordering::Acquire);
             let is_last = self.is_to_end()?;
             self.workers
                 .iter_mut()
@@ -159,10 +159,13 @@ impl<J: Evaluator + 'static> Consumer<J> {
             if is_emptied {
                 // It takes two such passes: in the first, a record that was being written may have hidden those behind it.
                 settled = std::mem::replace(&mut emptied, asked);
-                self.shared.settling.done.store(settled, Ordering::Release);
+                self.shared
+                    .progress
+                    .settled
+                    .store(settled, Ordering::Release);
             }
             if self.report_losses(is_last && taken == 0).is_break() {
-                self.shared.gave_up.store(true, Ordering::Release);
+                self.shared.progress.gave_up.store(true, Ordering::Release);
                 return Err(Error::TooManyLost);
             }
             if taken > 0 {
@@ -201,7 +204,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
 
     /// Returns whether no further record can come except those in the rings.
     fn is_to_end(&self) -> Result<bool, Error> {
-        Ok(self.shared.stopping.load(Ordering::Acquire)
+        Ok(self.shared.progress.stopping.load(Ordering::Acquire)
             || (self.shared.ends_with_processes && !self.shared.maps.watches_any()?))
     }
 

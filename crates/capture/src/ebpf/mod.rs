@@ -261,23 +261,23 @@ struct Shared<J: Evaluator> {
     malformed: AtomicU64,
     /// True if no record can come when the watched processes have ended.
     ends_with_processes: bool,
-    stopping: AtomicBool,
-    ended: AtomicBool,
-    gave_up: AtomicBool,
-    settling: Settling,
+    progress: Progress,
     /// The kernel's counts at the last read.
     kernel: Mutex<KernelCounts>,
     /// The attached programs; `None` detaches them.
     attached: Mutex<Option<Attached>>,
 }
 
-/// Requests to evaluate what the rings hold, by number.
+/// What was asked of the consumer, and how far it has come.
 #[derive(Debug, Default)]
-struct Settling {
-    /// Number of the last request.
+struct Progress {
+    stopping: AtomicBool,
+    ended: AtomicBool,
+    gave_up: AtomicBool,
+    /// Number of the last request to evaluate what the rings hold.
     asked: AtomicU64,
-    /// Number of the last request whose records are evaluated.
-    done: AtomicU64,
+    /// Number of the last such request that is fulfilled.
+    settled: AtomicU64,
 }
 
 impl<J: Evaluator> Shared<J> {
@@ -486,10 +486,7 @@ impl<J: Evaluator + 'static> Engine<J> {
             crowds: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             ends_with_processes: scope == Scope::Pids,
-            stopping: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            gave_up: AtomicBool::new(false),
-            settling: Settling::default(),
+            progress: Progress::default(),
             kernel: Mutex::default(),
             attached: Mutex::new(Some(attached)),
         });
@@ -533,19 +530,19 @@ impl<J: Evaluator + 'static> Engine<J> {
 
     /// Returns whether the last watched process has ended and all its events were evaluated.
     pub fn has_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::Acquire)
+        self.shared.progress.ended.load(Ordering::Acquire)
     }
 
     /// Returns whether the engine has ended because more was lost than [`EngineObserver::events_dropped`] allows.
     pub fn has_given_up(&self) -> bool {
-        self.shared.gave_up.load(Ordering::Acquire)
+        self.shared.progress.gave_up.load(Ordering::Acquire)
     }
 
     /// Waits until every record that is in the rings now has been evaluated, or `deadline` is reached.
     pub fn settle(&self, deadline: Instant) {
-        let settling = &self.shared.settling;
-        let request = settling.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let is_settled = || settling.done.load(Ordering::Acquire) >= request || self.has_ended();
+        let progress = &self.shared.progress;
+        let request = progress.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_settled = || progress.settled.load(Ordering::Acquire) >= request || self.has_ended();
         while !is_settled() && Instant::now() < deadline {
             std::thread::sleep(SETTLE_POLL);
         }
@@ -557,7 +554,7 @@ impl<J: Evaluator + 'static> Engine<J> {
         if let Err(error) = self.shared.maps.switch_off() {
             self.shared.notices.engine_trouble(&error);
         }
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.progress.stopping.store(true, Ordering::Release);
     }
 
     /// Waits until every sent record has been evaluated.
