@@ -586,8 +586,11 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let is_contested = match shared.progress.begins(call) {
             CallDecision::Fair => false,
             // Before 5.19 the stop that is asked for may take the caller out of the call before the answer does, each time
-            // anew. The tracer stays attached, so that it follows the call when it is made again.
-            CallDecision::Contested => !shared.waits_killable,
+            // anew. The tracer stays attached, so that it follows the call when it is made again. There is one tracer: it must
+            // not wait for an exec of another thread.
+            CallDecision::Contested => {
+                !shared.waits_killable && shared.tree.inspector.thread_count(process.pid) == Some(1)
+            }
             turn => return self.let_go_unlearnt(view, process, turn),
         };
         let is_limited = view.decoded.refused && self.memory.is_limited();
