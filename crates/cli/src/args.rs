@@ -650,29 +650,29 @@ pub(crate) struct Explain {
     /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = RULES)]
     pub(crate) added: AddedRules,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = RULES)]
     pub(crate) plugins: PluginConfig,
     /// Show only the system call CALL [default: all that the rules need]
-    #[arg(long, value_name = "CALL")]
+    #[arg(long, value_name = "CALL", help_heading = EVENTS)]
     pub(crate) call: Option<String>,
     /// Show why rules match this event or not; FILE has fields and values as YAML, an alert as JSON, or a
     /// capture
-    #[arg(long, value_name = "FILE", conflicts_with = "call", group = "subject")]
+    #[arg(long, value_name = "FILE", conflicts_with = "call", group = "subject", help_heading = EVENTS)]
     pub(crate) event: Option<PathBuf>,
     /// Tell what the alert in FILE means: what happened, why it matters, what matched, what to check next; FILE is
     /// JSON, as --json or Falco writes it, or - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "rule"], group = "subject")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "rule"], group = "subject", help_heading = EVENTS)]
     pub(crate) alert: Option<PathBuf>,
     /// Number of the event in a capture (evt.num), or of one alert of several
-    #[arg(long, value_name = "N", requires = "subject")]
+    #[arg(long, value_name = "N", requires = "subject", help_heading = EVENTS)]
     pub(crate) number: Option<u64>,
     /// Explain only RULE, with each clause of its condition [default: all rules]
-    #[arg(long, value_name = "RULE", requires = "event")]
+    #[arg(long, value_name = "RULE", requires = "event", help_heading = RULES)]
     pub(crate) rule: Option<String>,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }
 

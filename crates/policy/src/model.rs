@@ -3,7 +3,7 @@
 mod classes;
 mod exchange;
 
-pub use self::exchange::Unrecorded;
+pub use self::exchange::{Unrecorded, WILDCARDS};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

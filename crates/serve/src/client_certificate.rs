@@ -95,9 +95,10 @@ impl CertificateRefusal {
         }
     }
 
-    /// True if the server's administrator has to do something about it.
+    /// True if the administrator of the server has to do something about lists that can be read: a file that cannot be is
+    /// reported when it is read.
     fn is_of_server(&self) -> bool {
-        matches!(self, Self::Unreadable | Self::NoList | Self::OldList)
+        matches!(self, Self::NoList | Self::OldList)
     }
 }
 

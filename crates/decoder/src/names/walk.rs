@@ -120,17 +120,20 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Does work, and returns how long it has waited for a file system. A thread that never gave up its processor has waited
-/// for none, however long others had it.
+/// Does work, and returns how long it took. Of a thread that never gave up its processor only the time counts that it had
+/// one: the rest was that of others.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let pauses = || resource::usage(UsageOf::Thread).map(|usage| usage.voluntary_switches);
-    let (before, begun) = (pauses(), Instant::now());
+    let used = || {
+        let usage = resource::usage(UsageOf::Thread).ok()?;
+        Some((usage.voluntary_switches, usage.user + usage.system))
+    };
+    let (before, begun) = (used(), Instant::now());
     let result = work();
-    let waited = match (before, pauses()) {
-        (Ok(before), Ok(after)) if before == after => Duration::ZERO,
+    let took = match (before, used()) {
+        (Some((before, begin)), Some((after, end))) if before == after => end.saturating_sub(begin),
         _ => begun.elapsed(),
     };
-    (result, waited)
+    (result, took)
 }
 
 /// File that a path resolves to.
@@ -415,13 +418,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_never_sleeps_has_waited_for_nobody() {
+    fn work_takes_the_time_that_it_has_a_processor_or_sleeps() {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let cpu = || resource::usage(UsageOf::Thread).map(|usage| usage.user + usage.system);
         let spin = || {
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(20) {}
+            let begun = cpu().unwrap();
+            while cpu().unwrap() < begun + PAUSE {}
         };
-        assert_eq!(timed(spin).1, Duration::ZERO);
-        let pause = Duration::from_millis(20);
-        assert!(timed(|| std::thread::sleep(pause)).1 >= pause);
+        let (begun, took) = (Instant::now(), timed(spin).1);
+        assert!(took >= PAUSE && took <= begun.elapsed(), "{took:?}");
+        assert!(timed(|| std::thread::sleep(PAUSE)).1 >= PAUSE);
     }
 }

@@ -36,6 +36,12 @@ pub(super) fn convert(source: &Source<'_>, options: &Options) -> Plan {
         "status",
     ];
     plan.refuse_unknown(source, &known);
+    if let Some(ready) = source.get("status").and_then(|status| status.get("ready"))
+        && ready.text().as_deref() == Some("false")
+    {
+        let cause = "the recording is not complete: what it lacks would be denied";
+        plan.refuse(&ready, cause);
+    }
     let Some(data) = source.get("data") else {
         plan.refuse(source, "`data` is missing");
         return plan;
@@ -257,7 +263,14 @@ impl<'n> Recording<'n> {
                 plan.refuse(&file, "`path` is no absolute path");
                 continue;
             }
-            if path.contains('*') {
+            if plan.list(&file, "permissions").is_empty() {
+                plan.refuse(
+                    &file,
+                    "`permissions` is empty: how the file was used is not known",
+                );
+                continue;
+            }
+            if path.contains(policy::model::WILDCARDS) {
                 different.insert(
                     "built-in rules about what a path with wildcards may match are left out",
                 );
@@ -308,6 +321,12 @@ impl<'n> Recording<'n> {
                 plan.refuse(&egress, "`ip` is no address");
                 continue;
             };
+            if plan.list(&egress, "ports").is_empty() {
+                plan.refuse(
+                    &egress,
+                    "`ports` is empty: what was connected to is not known",
+                );
+            }
             for port in plan.list(&egress, "ports") {
                 match port.text().and_then(|text| text.parse().ok()) {
                     Some(number) => self.model.note_peer(address, number),

@@ -11,6 +11,10 @@ use crate::restriction::{
     Restriction, socket_domain, socket_domain_name, socket_type, socket_type_name,
 };
 
+/// Characters that may stand for others in a recorded path (AppArmor's globbing). In a path as it is they do no harm: more
+/// built-in rules are left out.
+pub const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
+
 /// A part of a workload's behaviour that an object does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unrecorded {
@@ -335,7 +339,7 @@ impl Model {
     }
 
     fn refuse_what_may_match(&mut self, path: &str) {
-        let Some((fixed, _)) = path.split_once('*') else {
+        let Some((fixed, _)) = path.split_once(WILDCARDS) else {
             return;
         };
         let may_match = |other: &str| {
