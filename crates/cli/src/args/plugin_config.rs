@@ -11,7 +11,7 @@ pub(crate) struct PluginConfig {
     /// overrides /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Set one configuration key, such as load_plugins=[json]; repeatable
+    /// Set one configuration key, such as plugin_host.timeout=5000; repeatable
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
 }

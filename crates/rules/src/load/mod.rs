@@ -39,7 +39,7 @@ pub const ENGINE_VERSION: Version = Version::new(0, 63, 0);
 /// Plugins whose fields are built in, with the implemented version of the fields.
 pub const BUILTIN_PLUGINS: [(&str, Version); 1] = [("container", Version::new(0, 7, 0))];
 
-/// End of the message of [`Code::UnknownSource`](crate::Code::UnknownSource), which says what follows.
+/// End of the message of [`Code::UnknownSource`], which says what follows.
 pub const LEFT_OUT: &str = ", the rule is left out";
 
 /// Source of a rule that names none.
