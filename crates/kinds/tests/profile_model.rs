@@ -86,7 +86,10 @@ fn a_model_of_varmor_becomes_a_policy_that_allows_what_was_recorded() {
             .find(&format!("- pattern: \"{file}\"\n"))
             .unwrap_or_else(|| panic!("{file}\n{text}"));
         let rest = &text[at..];
-        let rest = rest[2..].split("- pattern:").next().unwrap_or_default();
+        let end = rest[2..]
+            .find("- pattern:")
+            .map_or(rest.len(), |end| end + 2);
+        let rest = &rest[..end];
         assert!(rest.contains(permissions), "{file}: {rest}");
     }
     assert!(!text.contains("/etc/shadow") && !text.contains("disable-cap-net-bind-service"));
@@ -113,7 +116,7 @@ fn abi_call(name: &str) -> Syscall {
 }
 
 /// What is replaced in [`RECORDED`], by what, and the place and a part of the reason of the refusal.
-const MISTAKES: [(&str, &str, &str, &str); 15] = [
+const MISTAKES: [(&str, &str, &str, &str); 19] = [
     (
         "seccomp:\n      syscalls:",
         "secomp:\n      syscalls:",
@@ -199,6 +202,30 @@ const MISTAKES: [(&str, &str, &str, &str); 15] = [
         "not known",
     ),
     ("status:", "spec: {}\nstatus:", "spec", "not known"),
+    (
+        "mode: enforce,",
+        "mode: {word: enforce},",
+        "data.profile.mode",
+        "it is no text",
+    ),
+    (
+        "permissions: [r]}",
+        "permissions: []}",
+        "data.dynamicResult.appArmor.files[0]",
+        "`permissions` is empty",
+    ),
+    (
+        "[5432]",
+        "[]",
+        "data.dynamicResult.bpf.network.egresses[0]",
+        "`ports` is empty",
+    ),
+    (
+        "ready: true",
+        "ready: false",
+        "status.ready",
+        "not complete",
+    ),
 ];
 
 #[test]

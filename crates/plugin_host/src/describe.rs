@@ -63,6 +63,7 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
     };
     // The API has an empty text for a plugin whose events are of no source of its own, or that makes none.
     let source = library.text(Text::Source).unwrap_or_default();
+    // Without this function a plugin takes fields from the events of its own source, or of all.
     let named = library.text(Text::ExtractSources).unwrap_or_default();
     let mut extracts_from = list(&named)?;
     // A plugin that makes events takes fields from these, and from those of others only if it names them.
@@ -128,6 +129,7 @@ fn field(field: Field) -> Result<FieldDescription, String> {
             ));
         }
     };
+    // What the JSON leaves out is false in the API: no list, no argument.
     let argument = field.arg.unwrap_or_default();
     Ok(FieldDescription {
         name: field.name,

@@ -230,6 +230,15 @@ impl Plan {
         }
     }
 
+    /// Returns the text of a scalar; refuses a list or a mapping.
+    fn word(&mut self, source: &Source<'_>) -> Option<String> {
+        let word = source.text();
+        if word.is_none() {
+            self.refuse(source, "it is no text");
+        }
+        word
+    }
+
     /// Refuses every key that is not one of these.
     fn refuse_unknown(&mut self, source: &Source<'_>, known: &[&str]) {
         if !source.is_mapping() {

@@ -84,7 +84,9 @@ fn complains(plan: &mut Plan, profile: Option<&Source<'_>>) -> bool {
     let Some(mode) = profile.and_then(|profile| profile.get("mode")) else {
         return false;
     };
-    let word = mode.text().unwrap_or_default();
+    let Some(word) = plan.word(&mode) else {
+        return false;
+    };
     if !["", "enforce", "complain"].contains(&&*word) {
         plan.refuse(&mode, unknown("mode", &word, &["enforce", "complain"]));
     }
@@ -106,7 +108,9 @@ fn check_storage(plan: &mut Plan, source: &Source<'_>, is_empty: bool) {
     let Some(storage) = source.get("storageType") else {
         return;
     };
-    let word = storage.text().unwrap_or_default();
+    let Some(word) = plan.word(&storage) else {
+        return;
+    };
     if !STORAGES.contains(&&*word) {
         plan.refuse(&storage, unknown("storageType", &word, &STORAGES));
     } else if is_empty && word != "CRDInternal" {
@@ -190,7 +194,9 @@ impl<'n> Recording<'n> {
         self.has_calls = true;
         let mut other = Vec::new();
         for call in calls {
-            let name = call.text().unwrap_or_default();
+            let Some(name) = plan.word(&call) else {
+                continue;
+            };
             if !self.model.note_call_name(&name) {
                 other.push(name);
             }
@@ -230,7 +236,9 @@ impl<'n> Recording<'n> {
         }
         self.read_files(plan, part);
         for capability in plan.list(part, "capabilities") {
-            let name = capability.text().unwrap_or_default();
+            let Some(name) = plan.word(&capability) else {
+                continue;
+            };
             if !self.model.note_capability(&name) {
                 plan.refuse(&capability, format!("the capability `{name}` is not known"));
             }
@@ -279,7 +287,9 @@ impl<'n> Recording<'n> {
                 different.insert("files are allowed to every user, not to their owner alone");
             }
             for permission in plan.list(&file, "permissions") {
-                let word = permission.text().unwrap_or_default();
+                let Some(word) = plan.word(&permission) else {
+                    continue;
+                };
                 if !self.model.note_file_use(&path, &word) {
                     plan.refuse(&permission, format!("the permission `{word}` is not known"));
                 }

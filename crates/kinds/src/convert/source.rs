@@ -129,6 +129,7 @@ impl<'n> Source<'n> {
                 Value::Object(pairs.collect())
             }
             _ => {
+                // An empty value: YAML's null, which stands for an absent text in objects of Kubernetes.
                 let text = self.text().unwrap_or_default();
                 match (&*text, text.parse::<u64>()) {
                     ("true" | "false", _) => Value::Bool(text == "true"),

@@ -138,13 +138,18 @@ impl<'c> Describer<'c> {
     fn output_fields(&self, rule: &Rule) -> Vec<&str> {
         let mut engines = self.engines.iter();
         let found = engines.find_map(|engine| engine.output_fields(&rule.name));
+        // A disabled rule is in no engine.
         found.unwrap_or_default()
     }
 
     /// Returns the plugins that a rule uses: the one that makes its events, and those whose fields it names.
     fn plugins(&self, rule: &Rule, condition_fields: &[&str], output_fields: &[&str]) -> Vec<&str> {
-        let without_argument =
-            |field: &&str| field.split('[').next().unwrap_or_default().to_owned();
+        let without_argument = |field: &&str| {
+            field
+                .split_once('[')
+                .map_or(*field, |(name, _)| name)
+                .to_owned()
+        };
         let all = condition_fields.iter().chain(output_fields);
         let fields: BTreeSet<String> = all.map(without_argument).collect();
         if rule.source == SYSCALL_SOURCE {
