@@ -114,6 +114,8 @@ fn changes_other_rules(rules: &RuleFiles) -> bool {
     };
     let mut loaded = sources.load();
     loaded.compile(&EngineOptions::default(), NoSink);
+    // Other rules beside it do not make a source known.
+    refuse_unchecked(&mut loaded);
     !rules.named.is_empty() && loaded.usable().is_ok()
 }
 

@@ -58,6 +58,8 @@ fn a_rule_of_a_source_without_its_plugin_cannot_be_checked() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
+    // The built-in rules beside it do not help.
+    assert!(!text.contains("--add-rules"), "{text}");
     toy.rules = toy.rules.replace("source: toy", "source: toyy");
     let (code, text) = rules_tool(&toy, &["check"], true);
     assert_eq!(code, 2, "{text}");
