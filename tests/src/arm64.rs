@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::binary::{installed, repository};
-use crate::guest_kernel::run;
 
 /// Names the program under test, built by `make arm64`.
 const PROGRAM: &str = "TOLLGATE_ARM64_BIN";
+/// Removes debug information from it.
+pub(crate) const STRIP: &str = "aarch64-linux-gnu-strip";
 
 pub(crate) fn missing() -> Option<String> {
     if std::env::var_os(PROGRAM).is_none() {
         return Some(format!("{PROGRAM} is not set; `./x test-arm64` builds it"));
     }
-    let programs = ["qemu-system-aarch64", "aarch64-linux-gnu-strip", "clang"];
+    let programs = ["qemu-system-aarch64", STRIP, "clang"];
     let missing = programs.into_iter().find(|name| !installed(name))?;
     Some(format!(
         "there is no {missing}; `./x test-arm64` installs it"
@@ -30,14 +31,6 @@ pub(crate) fn program() -> PathBuf {
         program.display()
     );
     program
-}
-
-/// Copies a program without its debug information.
-pub(crate) fn strip(from: &Path, to: &Path) {
-    run(Command::new("aarch64-linux-gnu-strip")
-        .arg("-o")
-        .arg(to)
-        .arg(from));
 }
 
 /// Returns the image of a kernel: `6.1` or `newer`.

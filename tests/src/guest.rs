@@ -137,25 +137,11 @@ impl Guest {
 
     /// Creates a guest with another kernel.
     pub fn with_kernel(kernel: GuestKernel) -> Self {
-        let scratch = Scratch::new();
-        let stripped = scratch.path().join("tollgate");
-        // Debug information is most of the file, and the machine would have to unpack it.
-        run(Command::new("strip")
-            .arg("-o")
-            .arg(&stripped)
-            .arg(program()));
-        Self {
-            machine: Machine::Amd64,
-            image: kernel.image(),
-            kernel: Some(kernel),
-            rootfs: Rootfs::shared(),
-            program: stripped,
-            files: Vec::new(),
-            options: String::new(),
-            counts: false,
-            limit: LIMIT,
-            scratch,
-        }
+        let image = kernel.image();
+        let rootfs = Rootfs::shared();
+        let mut guest = Self::of(Machine::Amd64, image, rootfs, "strip", &program());
+        guest.kernel = Some(kernel);
+        guest
     }
 
     /// Creates a guest of arm64 with the kernel that `packaging/arm64.sh kernel` has by this name, and the program that
@@ -164,36 +150,50 @@ impl Guest {
     /// # Panics
     /// If Debian's packages for arm64 cannot be downloaded.
     pub fn arm64(kernel: &str) -> Self {
+        let busybox = arm64::packaged("busybox-static", "bin/busybox");
+        let library = "lib/aarch64-linux-gnu/libc.so.6";
+        let loader = "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1";
+        Self::of(
+            Machine::Arm64,
+            arm64::kernel(kernel),
+            Arc::new(Rootfs::of_busybox(&busybox)),
+            arm64::STRIP,
+            &arm64::program(),
+        )
+        .file(
+            &arm64::packaged("apparmor", "sbin/apparmor_parser"),
+            "/usr/sbin/apparmor_parser",
+        )
+        .file(&arm64::packaged("libc6", library), "/usr/lib/libc.so.6")
+        .file(
+            &arm64::packaged("libc6", loader),
+            "/usr/lib/ld-linux-aarch64.so.1",
+        )
+    }
+
+    fn of(
+        machine: Machine,
+        image: PathBuf,
+        rootfs: Arc<Rootfs>,
+        strip: &str,
+        program: &Path,
+    ) -> Self {
         let scratch = Scratch::new();
         let stripped = scratch.path().join("tollgate");
-        arm64::strip(&arm64::program(), &stripped);
-        let guest = Self {
-            machine: Machine::Arm64,
-            image: arm64::kernel(kernel),
+        // Debug information is most of the file, and the machine would have to unpack it.
+        run(Command::new(strip).arg("-o").arg(&stripped).arg(program));
+        Self {
+            machine,
+            image,
             kernel: None,
-            rootfs: Arc::new(Rootfs::of_busybox(&arm64::packaged(
-                "busybox-static",
-                "bin/busybox",
-            ))),
+            rootfs,
             program: stripped,
             files: Vec::new(),
             options: String::new(),
             counts: false,
             limit: LIMIT,
             scratch,
-        };
-        let library = "lib/aarch64-linux-gnu/libc.so.6";
-        let loader = "lib/aarch64-linux-gnu/ld-linux-aarch64.so.1";
-        guest
-            .file(
-                &arm64::packaged("apparmor", "sbin/apparmor_parser"),
-                "/usr/sbin/apparmor_parser",
-            )
-            .file(&arm64::packaged("libc6", library), "/usr/lib/libc.so.6")
-            .file(
-                &arm64::packaged("libc6", loader),
-                "/usr/lib/ld-linux-aarch64.so.1",
-            )
+        }
     }
 
     /// Returns the reason why there can be no machine of arm64 here, if any.

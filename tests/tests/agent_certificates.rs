@@ -7,10 +7,7 @@ use std::process::{Command, Output};
 
 use e2e::collector::{Collector, output, token, tollgate};
 use e2e::{Scratch, program};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-    KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
-};
+use testing::Authority;
 
 const RULE: &str = "\
 - rule: Read it
@@ -23,24 +20,16 @@ const RULE: &str = "\
 /// An authority of agents, and a folder with what it issued, a collector's store and spools.
 struct Fixture {
     scratch: Scratch,
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    authority: Authority,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "agents");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(&key).expect("a certificate");
         let fixture = Self {
             scratch: Scratch::new(),
-            pem: certificate.pem(),
-            issuer: Issuer::new(params, key),
+            authority: Authority::new(),
         };
-        fs::write(fixture.path("ca.pem"), &fixture.pem).expect("writable");
+        fs::write(fixture.path("ca.pem"), &fixture.authority.pem).expect("writable");
         fs::write(fixture.path("rules.yaml"), RULE).expect("writable");
         fixture.revoke(7, 2999);
         fixture
@@ -52,37 +41,18 @@ impl Fixture {
 
     /// Issues `NAME.crt` and `NAME.key`.
     fn issue(&self, name: &str, serial: u64) {
-        let mut params = CertificateParams::default();
         let uri = format!("tollgate://web/{name}");
-        let uri = uri.try_into().expect("ASCII");
-        params.subject_alt_names.push(SanType::URI(uri));
-        params.serial_number = Some(SerialNumber::from(serial));
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        fs::write(self.path(&format!("{name}.crt")), certificate.pem()).expect("writable");
+        let issued = self.authority.issue(serial, &[&uri], |_| {});
+        fs::write(self.path(&format!("{name}.crt")), issued.certificate.pem()).expect("writable");
         let path = self.path(&format!("{name}.key"));
-        fs::write(&path, key.serialize_pem()).expect("writable");
+        fs::write(&path, issued.key.serialize_pem()).expect("writable");
         fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("own");
     }
 
     /// Writes a list that revokes a serial number, and ends with the beginning of a year.
     fn revoke(&self, serial: u64, until: i32) {
-        let begin = date_time_ymd(2020, 1, 1);
-        let list = CertificateRevocationListParams {
-            this_update: begin,
-            next_update: date_time_ymd(until, 1, 1),
-            crl_number: SerialNumber::from(1_u64),
-            issuing_distribution_point: None,
-            revoked_certs: vec![RevokedCertParams {
-                serial_number: SerialNumber::from(serial),
-                revocation_time: begin,
-                reason_code: None,
-                invalidity_date: None,
-            }],
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let list = list.signed_by(&self.issuer).expect("a list");
-        fs::write(self.path("list.pem"), list.pem().expect("PEM")).expect("writable");
+        let list = self.authority.revoke(serial, until);
+        fs::write(self.path("list.pem"), list).expect("writable");
     }
 
     fn serve(&self, words: &[&str]) -> Collector {

@@ -448,6 +448,14 @@ fn a_file_with_the_number_of_another_one_is_another_file() {
     }
 }
 
+/// The name that was asked for and the one that rules have, in each alert of a rule.
+fn told(run: &WatchResult, rule: &str) -> Vec<String> {
+    let alerts = run.of(rule);
+    let names =
+        |alert: &&e2e::Alert| format!("{} {}", field(alert, "fd.nameraw"), field(alert, "fd.name"));
+    alerts.iter().map(names).collect()
+}
+
 /// A folder that a rule names has its files by whatever name it is reached; a folder beside it has not.
 #[test]
 fn files_below_a_folder_that_rules_name_are_known_by_every_name_of_the_folder() {
@@ -493,11 +501,7 @@ fn files_below_a_folder_are_known(engine: Engine) {
         .rules(&rule)
         .command(["unshare", "-m", "sh", "-c", &script].map(str::to_owned))
         .run();
-    let told: Vec<_> = run
-        .of("Vault")
-        .iter()
-        .map(|alert| format!("{} {}", field(alert, "fd.nameraw"), field(alert, "fd.name")))
-        .collect();
+    let told = told(&run, "Vault");
     let mut wanted = vec![
         ("at/file", "vault/file"),
         ("at/deep/file", "vault/deep/file"),
@@ -556,11 +560,7 @@ fn new_files_are_known(engine: Engine) {
         .rules(&rule)
         .command(["unshare", "-m", "sh", "-c", &script].map(str::to_owned))
         .run();
-    let told: Vec<_> = run
-        .of("New")
-        .iter()
-        .map(|alert| format!("{} {}", field(alert, "fd.nameraw"), field(alert, "fd.name")))
-        .collect();
+    let told = told(&run, "New");
     let wanted: Vec<_> = names.iter().map(|name| format!("at/new {name}")).collect();
     assert_eq!(told, wanted, "{engine:?} {}", run.story());
 }

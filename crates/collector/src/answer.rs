@@ -28,7 +28,7 @@ impl Refusal {
     pub(crate) fn without_random() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "there are no random numbers",
+            "the server cannot make a secret: the kernel has no random numbers yet",
         )
     }
 

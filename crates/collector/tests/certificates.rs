@@ -7,77 +7,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collector::own_certificate;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
-    KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
-};
+use rcgen::date_time_ymd;
 use serde_json::{Value, json};
 use serve::{ClientAuthorities, ClientCertificates, ServerFiles};
 use store::Scope;
+use testing::Authority;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 use self::started::Started;
 
-/// An authority of agents.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
+/// Issues a certificate with these URIs and this serial number, that ends with the beginning of a year.
+fn issue(authority: &Authority, uris: &[&str], serial: u64, until: i32) -> ClientCert {
+    let issued = authority.issue(serial, uris, |params| {
+        params.not_after = date_time_ymd(until, 1, 1);
+    });
+    let certificate = Certificate::from_pem(issued.certificate.pem().as_bytes()).expect("PEM");
+    let key = PrivateKey::from_pem(issued.key.serialize_pem().as_bytes()).expect("PEM");
+    ClientCert::new_with_certs(&[certificate], key)
 }
 
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "agents");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(&key).expect("a certificate");
-        Self {
-            pem: certificate.pem(),
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    /// Issues a certificate with these URIs and this serial number.
-    fn issue(&self, uris: &[&str], serial: u64, until: i32) -> ClientCert {
-        let mut params = CertificateParams::new(vec!["claimed".to_owned()]).expect("a name");
-        for &uri in uris {
-            let uri = uri.try_into().expect("ASCII");
-            params.subject_alt_names.push(SanType::URI(uri));
-        }
-        params.serial_number = Some(SerialNumber::from(serial));
-        params.not_after = date_time_ymd(until, 1, 1);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let certificate = Certificate::from_pem(certificate.pem().as_bytes()).expect("PEM");
-        let key = PrivateKey::from_pem(key.serialize_pem().as_bytes()).expect("PEM");
-        ClientCert::new_with_certs(&[certificate], key)
-    }
-
-    fn of(&self, uri: &str) -> ClientCert {
-        self.issue(&[uri], 1, 2999)
-    }
-
-    /// Returns a list that revokes a serial number.
-    fn revoke(&self, serial: u64) -> String {
-        let begin = date_time_ymd(2020, 1, 1);
-        let list = CertificateRevocationListParams {
-            this_update: begin,
-            next_update: date_time_ymd(2999, 1, 1),
-            crl_number: SerialNumber::from(1_u64),
-            issuing_distribution_point: None,
-            revoked_certs: vec![RevokedCertParams {
-                serial_number: SerialNumber::from(serial),
-                revocation_time: begin,
-                reason_code: None,
-                invalidity_date: None,
-            }],
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let list = list.signed_by(&self.issuer).expect("a list");
-        list.pem().expect("PEM")
-    }
+fn of(authority: &Authority, uri: &str) -> ClientCert {
+    issue(authority, &[uri], 1, 2999)
 }
 
 struct Fixture {
@@ -92,7 +43,7 @@ fn fixture(authority: &Authority) -> Fixture {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let path = |name: &str| folder.path().join(name);
     fs::write(path("ca"), &authority.pem).expect("writable");
-    fs::write(path("list"), authority.revoke(7)).expect("writable");
+    fs::write(path("list"), authority.revoke(7, 2999)).expect("writable");
     let made = own_certificate(folder.path(), &["127.0.0.1".to_owned()]);
     let files = ServerFiles {
         clients: ClientCertificates::Optional(ClientAuthorities {
@@ -190,7 +141,7 @@ fn reason(answer: &Value) -> &str {
 fn an_agent_is_whom_its_certificate_names_and_not_what_it_claims() {
     let authority = Authority::new();
     let fixture = fixture(&authority);
-    let client = fixture.client(Some(authority.of("tollgate://web/box-1")));
+    let client = fixture.client(Some(of(&authority, "tollgate://web/box-1")));
     let secret = client.enrolled(None);
     let own = Some(&*secret);
     let inventory = r#"{"host":"claimed"}"#;
@@ -223,7 +174,7 @@ fn the_secret_of_an_agent_counts_only_with_what_it_enrolled_with() {
     let authority = Authority::new();
     let fixture = fixture(&authority);
     let class = fixture.started.token(Scope::Agents("web".to_owned())).1;
-    let of = |uri: &str| fixture.client(Some(authority.of(uri)));
+    let of = |uri: &str| fixture.client(Some(of(&authority, uri)));
     let (own, none) = (of("tollgate://web/box-1"), fixture.client(None));
     let secret = own.enrolled(None);
     for thief in [
@@ -240,7 +191,7 @@ fn the_secret_of_an_agent_counts_only_with_what_it_enrolled_with() {
         );
     }
     // A renewed certificate names the same agent.
-    let renewed = fixture.client(Some(authority.issue(&["tollgate://web/box-1"], 99, 2999)));
+    let renewed = fixture.client(Some(issue(&authority, &["tollgate://web/box-1"], 99, 2999)));
     assert_eq!(renewed.send(&secret).0, 200);
     // And an agent of a token is not taken over by a certificate, of whatever name.
     let of_token = none.enrolled(Some(&class));
@@ -257,7 +208,7 @@ fn a_token_beside_a_certificate_is_refused_and_without_one_tokens_are_as_before(
     let authority = Authority::new();
     let fixture = fixture(&authority);
     let class = fixture.started.token(Scope::Agents("db".to_owned())).1;
-    let client = fixture.client(Some(authority.of("tollgate://web/box-1")));
+    let client = fixture.client(Some(of(&authority, "tollgate://web/box-1")));
     for path in ["/api/v1/agents", "/", "/v1/logs"] {
         let (status, answer) = client.ask("POST", path, Some(&class), r#"{"host":"claimed"}"#);
         assert_eq!(status, 403, "{path}: {answer}");
@@ -284,18 +235,18 @@ fn a_certificate_that_does_not_count_is_refused_with_the_reason() {
     let authority = Authority::new();
     let fixture = fixture(&authority);
     let good = "tollgate://web/box-1";
-    let foreign = Authority::new().of(good);
+    let foreign = of(&Authority::new(), good);
     let class = fixture.started.token(Scope::Agents("web".to_owned())).1;
     for (certificate, why) in [
-        (authority.issue(&[good], 1, 2021), "has expired"),
-        (authority.issue(&[good], 7, 2999), "is revoked"),
+        (issue(&authority, &[good], 1, 2021), "has expired"),
+        (issue(&authority, &[good], 7, 2999), "is revoked"),
         (
-            authority.of("spiffe://web/box-1"),
+            of(&authority, "spiffe://web/box-1"),
             "tollgate://CLASS/NAME; this one has another",
         ),
-        (authority.issue(&[], 1, 2999), "this one has none"),
+        (issue(&authority, &[], 1, 2999), "this one has none"),
         (
-            authority.issue(&[good, "tollgate://web/box-2"], 1, 2999),
+            issue(&authority, &[good, "tollgate://web/box-2"], 1, 2999),
             "this one has 2",
         ),
         (foreign, "certificate"),
@@ -324,20 +275,20 @@ fn a_certificate_that_does_not_count_is_refused_with_the_reason() {
 fn what_is_revoked_is_refused_at_once_on_the_connection_that_it_has() {
     let authority = Authority::new();
     let fixture = fixture(&authority);
-    let client = fixture.client(Some(authority.issue(&["tollgate://web/box-1"], 8, 2999)));
-    let other = fixture.client(Some(authority.of("tollgate://web/box-2")));
+    let client = fixture.client(Some(issue(&authority, &["tollgate://web/box-1"], 8, 2999)));
+    let other = fixture.client(Some(of(&authority, "tollgate://web/box-2")));
     let (secret, others) = (client.enrolled(None), other.enrolled(None));
     assert_eq!(client.send(&secret).0, 200);
     // By the list of its authority: the agent keeps its secret, should that be a mistake.
     let list = fixture.folder.path().join("list");
-    fs::write(&list, authority.revoke(8)).expect("writable");
+    fs::write(&list, authority.revoke(8, 2999)).expect("writable");
     let (status, answer) = client.send(&secret);
     assert_eq!(
         (status, reason(&answer)),
         (403, "the certificate is revoked")
     );
     assert_eq!(other.send(&others).0, 200);
-    fs::write(&list, authority.revoke(7)).expect("writable");
+    fs::write(&list, authority.revoke(7, 2999)).expect("writable");
     assert_eq!(client.send(&secret).0, 200);
     // Without a list, nobody.
     fs::remove_file(&list).expect("it is there");
@@ -346,7 +297,7 @@ fn what_is_revoked_is_refused_at_once_on_the_connection_that_it_has() {
         assert_eq!(status, 403);
         assert!(reason(&answer).contains("cannot read"), "{answer}");
     }
-    fs::write(&list, authority.revoke(7)).expect("writable");
+    fs::write(&list, authority.revoke(7, 2999)).expect("writable");
     // By the name, as a token.
     let tokens = fixture.started.store.tokens().expect("readable");
     let of_name = |it: &&store::Token| it.certificate.as_deref() == Some("box-1");

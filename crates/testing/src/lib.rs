@@ -15,6 +15,7 @@
 //! }
 //! ```
 
+mod authority;
 pub mod postgres;
 
 use std::cell::RefCell;
@@ -25,6 +26,7 @@ use std::path::Path;
 
 mod program;
 
+pub use authority::{Authority, Issued};
 pub use program::{copy_program, write_program};
 
 /// Ends a test that cannot run here. `$proof` is a closure that returns what it found as proof, or an error if

@@ -42,11 +42,7 @@ fn a_plugin_that_has_a_schema_gets_json() {
         assert_eq!(ran.of("Wordless").len(), 2, "{empty}: {}", ran.stderr);
     }
     toy.init_config = "mode is plain".to_owned();
-    is_refused(
-        &toy,
-        &[],
-        "its init_config is no JSON, which it needs: expected value",
-    );
+    is_refused(&toy, &[], "its init_config has to be JSON: expected value");
 }
 
 #[test]

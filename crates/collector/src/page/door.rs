@@ -172,7 +172,7 @@ async fn begin(shared: &Arc<Shared>, (user, password): (String, String), next: &
 }
 
 fn no_random_numbers() -> PageError {
-    let message = "there are no random numbers";
+    let message = "the server cannot make a secret: the kernel has no random numbers yet";
     PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 

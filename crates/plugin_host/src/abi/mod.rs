@@ -148,7 +148,7 @@ impl Library {
             (Some(_), "") => Ok("{}"),
             (Some(_), _) => serde_json::from_str::<serde::de::IgnoredAny>(config)
                 .map(|_json| config)
-                .map_err(|error| format!("its init_config is no JSON, which it needs: {error}")),
+                .map_err(|error| format!("its init_config has to be JSON: {error}")),
         }
     }
 

@@ -2,69 +2,10 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
-};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, date_time_ymd};
+use testing::Authority;
 
 use super::*;
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        // The same name for each, so that the key alone tells them apart.
-        params.distinguished_name.push(DnType::CommonName, "agents");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(&key).expect("a certificate");
-        Self {
-            pem: certificate.pem(),
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    fn issue(
-        &self,
-        serial: u64,
-        change: impl FnOnce(&mut CertificateParams),
-    ) -> CertificateDer<'static> {
-        let mut params = CertificateParams::default();
-        let uri = "tollgate://web/box-1".try_into().expect("ASCII");
-        params.subject_alt_names.push(SanType::URI(uri));
-        params.serial_number = Some(SerialNumber::from(serial));
-        change(&mut params);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer);
-        certificate.expect("a certificate").der().clone()
-    }
-
-    /// Returns a list that revokes a serial number, until the beginning of a year.
-    fn revoke(&self, serial: u64, until: i32) -> String {
-        let begin = date_time_ymd(2020, 1, 1);
-        let list = CertificateRevocationListParams {
-            this_update: begin,
-            next_update: date_time_ymd(until, 1, 1),
-            crl_number: SerialNumber::from(1_u64),
-            issuing_distribution_point: None,
-            revoked_certs: vec![RevokedCertParams {
-                serial_number: SerialNumber::from(serial),
-                revocation_time: begin,
-                reason_code: None,
-                invalidity_date: None,
-            }],
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        let list = list.signed_by(&self.issuer).expect("a list");
-        list.pem().expect("PEM")
-    }
-}
 
 struct Fixture {
     authority: Authority,
@@ -79,6 +20,15 @@ impl Fixture {
         };
         fixture.write("ca", &fixture.authority.pem);
         fixture
+    }
+
+    /// Issues a certificate of the agent `web/box-1`.
+    fn issue(
+        &self,
+        serial: u64,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> CertificateDer<'static> {
+        issued_by(&self.authority, serial, change)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -103,6 +53,15 @@ impl Fixture {
     }
 }
 
+fn issued_by(
+    authority: &Authority,
+    serial: u64,
+    change: impl FnOnce(&mut CertificateParams),
+) -> CertificateDer<'static> {
+    let issued = authority.issue(serial, &["tollgate://web/box-1"], change);
+    issued.certificate.der().clone()
+}
+
 fn presented(
     authorities: &Arc<Authorities>,
     certificate: CertificateDer<'static>,
@@ -122,7 +81,7 @@ fn uris(
 fn a_certificate_counts_if_an_authority_issued_it_for_clients_and_for_now() {
     let fixture = Fixture::new();
     let authorities = fixture.load(None, |_| {});
-    let issue = |change: fn(&mut CertificateParams)| fixture.authority.issue(1, change);
+    let issue = |change: fn(&mut CertificateParams)| fixture.issue(1, change);
     let named = Ok(vec!["tollgate://web/box-1".to_owned()]);
     assert_eq!(uris(&authorities, issue(|_| {})), named);
     let for_clients =
@@ -137,7 +96,7 @@ fn a_certificate_counts_if_an_authority_issued_it_for_clients_and_for_now() {
     );
     let expired = issue(|it| it.not_after = date_time_ymd(2021, 1, 1));
     let early = issue(|it| it.not_before = date_time_ymd(2999, 1, 1));
-    let foreign = Authority::new().issue(1, |_| {});
+    let foreign = issued_by(&Authority::new(), 1, |_| {});
     for (certificate, refusal) in [
         (expired, CertificateRefusal::Expired),
         (early, CertificateRefusal::Early),
@@ -160,7 +119,7 @@ fn a_list_refuses_its_serial_numbers_and_without_one_in_force_nobody_is_known() 
     let fixture = Fixture::new();
     fixture.write("list", &fixture.authority.revoke(7, 2999));
     fixture.write("old", &fixture.authority.revoke(7, 2021));
-    let issue = |serial| fixture.authority.issue(serial, |_| {});
+    let issue = |serial| fixture.issue(serial, |_| {});
     let authorities = fixture.load(Some("list"), |_| {});
     assert!(uris(&authorities, issue(8)).is_ok());
     let revoked = uris(&authorities, issue(7));
@@ -182,7 +141,7 @@ fn a_list_that_changes_counts_at_once_on_open_connections_and_one_that_goes_lets
         assert!(problem.contains("list"), "{problem}");
         REPORTS.fetch_add(1, Ordering::Relaxed);
     });
-    let issue = |serial| fixture.authority.issue(serial, |_| {});
+    let issue = |serial| fixture.issue(serial, |_| {});
     let connections = [7, 8].map(|serial| presented(&authorities, issue(serial)));
     let results = || connections.each_ref().map(|it| it.uris().map(drop));
     assert_eq!(results(), [Err(CertificateRefusal::Revoked), Ok(())]);
@@ -219,9 +178,7 @@ fn a_list_that_changes_counts_at_once_on_open_connections_and_one_that_goes_lets
 fn expiry_is_noticed_on_an_open_connection_within_a_minute() {
     let fixture = Fixture::new();
     let authorities = fixture.load(None, |_| {});
-    let certificate = fixture
-        .authority
-        .issue(1, |it| it.not_after = date_time_ymd(2030, 1, 1));
+    let certificate = fixture.issue(1, |it| it.not_after = date_time_ymd(2030, 1, 1));
     let connection = presented(&authorities, certificate);
     let end = date_time_ymd(2030, 1, 1).unix_timestamp();
     let at = |seconds: i64| {
