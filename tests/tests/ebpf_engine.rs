@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use e2e::{
@@ -14,6 +15,19 @@ use e2e::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The whole host is watched, so what one test does fills the rings of the other tests of this file as well.
+static FLOODS: RwLock<()> = RwLock::new(());
+
+/// Waits until it may do more at once than a ring has room for.
+fn flooding() -> RwLockWriteGuard<'static, ()> {
+    FLOODS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no other test floods the rings.
+fn without_floods() -> RwLockReadGuard<'static, ()> {
+    FLOODS.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Of a program that has ended before anybody could look for it in `/proc`.
 const SHORT: &str = "\
@@ -188,6 +202,7 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
 #[test]
 fn a_flood_hides_nothing_of_other_processes() {
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -268,6 +283,7 @@ fn assert_bounded(stats: &serde_json::Value, made: u64) {
 #[test]
 fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     need_root!();
+    let _quiet = without_floods();
     need_slow!();
     let Some(unified) = unified() else {
         skip!("has no control groups of the second version", || Ok(
@@ -330,6 +346,7 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
 #[test]
 fn the_command_ends_after_its_alerts_are_written() {
     need_root!();
+    let _quiet = without_floods();
     const OPENS: usize = 3000;
     const RIVALS: usize = 3;
     let scratch = Scratch::new();
@@ -366,6 +383,7 @@ fn the_command_ends_after_its_alerts_are_written() {
 fn births_and_ends_that_pile_up_leave_room_for_programs_and_calls_about_privileges() {
     const PROGRAMS: usize = 200;
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -435,6 +453,7 @@ fn started(crowd: &Path, words: &[&str]) {
 #[test]
 fn whoever_looks_for_open_ports_fills_no_lane() {
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -459,6 +478,7 @@ fn whoever_looks_for_open_ports_fills_no_lane() {
 #[test]
 fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -503,6 +523,7 @@ fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
 #[test]
 fn a_flood_of_opens_hides_no_open_of_another_process() {
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -604,6 +625,7 @@ fn an_undecided_event_is_told_with_its_rules_and_the_cause() {
 #[test]
 fn what_finds_no_room_is_counted_and_told() {
     need_root!();
+    let _alone = flooding();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
@@ -638,6 +660,7 @@ fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
     const PROCESSES: usize = 4;
     const OPENS: usize = 500;
     need_root!();
+    let _quiet = without_floods();
     let fixture = Fixture::compile("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
