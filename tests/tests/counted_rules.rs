@@ -3,7 +3,7 @@
 use std::fs;
 
 use e2e::Environment::Inside;
-use e2e::{Engine, Identity, Watch, WatchResult, default_rules, need_root};
+use e2e::{Engine, Environment, Identity, Watch, WatchResult, default_rules, need_root};
 
 const LOUD: &[&str] = &["Notice", "Warning", "Error", "Critical"];
 
@@ -148,6 +148,23 @@ fn weak_signals_of_a_process_tree_are_one_alert_that_lists_them() {
             "signals are silent"
         );
     }
+}
+
+#[test]
+fn a_copy_of_a_tree_with_secrets_is_a_signal_instead_of_an_alert() {
+    need_root!();
+    const SIGNAL: &str = "Weak signal of secrets taken along";
+    let shown =
+        format!("- rule: {SIGNAL}\n  risk: {{weight: 10}}\n  override: {{risk: replace}}\n");
+    let of = |tree: &str| {
+        let watched = watch(&format!("tar cf %W/all {tree} 2> /dev/null"))
+            .place(Environment::Host)
+            .rules(&shown)
+            .run();
+        let read = watched.of("Read sensitive file untrusted").len();
+        (watched.of(SIGNAL).len(), read)
+    };
+    assert_eq!((of("/etc/apt"), of("/etc")), ((0, 0), (1, 0)));
 }
 
 #[test]

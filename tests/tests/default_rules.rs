@@ -41,6 +41,20 @@ macro_rules! perl_named {
     };
 }
 
+/// What OpenSMTPD has a shell do to deliver a mail, with this at its end.
+macro_rules! delivered {
+    ($end:literal) => {
+        sh!(
+            "cp /usr/bin/perl /usr/sbin/smtpd",
+            concat!(
+                "/usr/sbin/smtpd -e 'system {q(sh)} q(sh), q(-c), q(/usr/libexec/opensmtpd/mail.maildir ",
+                $end,
+                ")'"
+            )
+        )
+    };
+}
+
 /// Opens a file without a name (O_TMPFILE | O_RDWR) in a folder.
 macro_rules! nameless {
     ($at:literal, $then:expr) => {
@@ -244,6 +258,8 @@ run_shell_below_server => Case {
     fires: &[
         act("sh", perl_named!("nginx", "system {q(sh)} q(sh), q(-c), q(id)")).at(CONTAINER)
             .by(&[User]).showing(&[("proc.pname", "nginx"), ("proc.cmdline", "sh -c id")]),
+        // What follows the delivery came from outside.
+        act("sh", delivered!("x; id")).showing(&[("proc.pname", "smtpd")]),
         // Not its child, but below it.
         act("sh", perl_named!("postgres", "system {q(env)} qw(env sh -c id)"))
             .showing(&[("proc.pname", "postgres")]),
@@ -251,6 +267,7 @@ run_shell_below_server => Case {
     near_misses: &[
         act("id", perl_named!("nginx", "system {q(id)} q(id)")),
         act("sh", perl_named!("nginx", "system {q(sh)} q(sh), q(-c), q(whoami)")),
+        act("sh", delivered!("x")),
         act("sh", perl_named!("editor", "system {q(sh)} q(sh), q(-c), q(id)")),
     ],
 };
@@ -353,12 +370,16 @@ read_sensitive_file => Case {
         act("cat", &["cat", "/etc/shadow"]).at(CONTAINER).by(&[User])
             .showing(&[("fd.name", "/etc/shadow")]),
         act("bash", &["bash", "-c", "read line < /etc/shadow"]).by(&[Docker]),
+        act("tar", sh!("tar cf %W/x.tar /etc/shadow")).at(&[Host]),
+        act("tar", sh!("cd /etc; ls > %W/list; tar cf %W/x.tar -T %W/list")).at(&[Host]),
+        act("borg", sh!("cp /bin/cat %W/borg; %W/borg /etc/shadow")).at(&[Host]),
     ],
     near_misses: &[
         act("cat", &["cat", "/etc/passwd"]).at(CONTAINER),
         act("sudo", perl_named!("sudo", "open my $f, q(<), q(/etc/shadow) or die")),
         act("nginx", perl_named!("nginx", "open my $f, q(<), q(/etc/shadow) or die")),
         act("sh", sh!("echo >> /etc/shadow")),
+        act("tar", sh!("tar cf %W/x.tar /etc")).at(&[Host]),
     ],
 };
 
@@ -592,6 +613,7 @@ set_user_id_bit => Case {
     near_misses: &[
         act("chmod", sh!("cp /bin/true %W/x; chmod u+x %W/x")),
         act("chmod", sh!("mkdir %W/d; chmod 1777 %W/d")),
+        act("rsync", sh!("rsync -a /var/local %W/e")).at(&[Host]),
     ],
 };
 

@@ -1,12 +1,17 @@
 //! A day of ordinary work under the default rules: no alert above Informational, whoever works and whichever engine
-//! watches. The jobs are scripts in `fixtures/day`; each says what it does.
+//! watches. The jobs are scripts in `fixtures/day`; each says what it does. `TOLLGATE_ORDINARY_WORK=FOLDER` adds a line
+//! for each run to `samples.jsonl` there: its seconds, and its alerts by rule.
 
-use std::path::Path;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use e2e::{
-    Engine, Environment, Identity, Watch, WatchResult, default_rules, need_root, need_slow, skip,
-    toolchain,
+    Alert, Engine, Environment, Identity, Watch, WatchResult, default_rules, need_root, need_slow,
+    skip, toolchain,
 };
 
 /// Where programs are: folders of the system, not those of a version manager.
@@ -89,12 +94,31 @@ jobs! {
     #[need_slow] postgres_serves_quietly => Job { script: "postgres", needs: &["postgres"], ..PLAIN };
     #[need_slow] npm_installs_quietly => Job { script: "node", needs: &["node", "npm"], ..PLAIN };
     #[need_slow] go_builds_and_tests_quietly => Job { script: "go", needs: &["go"], ..PLAIN };
+    #[need_slow] backups_are_made_and_read_back_quietly => Job {
+        script: "backup",
+        needs: &["rsync", "ssh-keygen"],
+        ..PLAIN
+    };
+    #[need_slow] ansible_manages_settings_quietly => Job {
+        script: "ansible",
+        needs: &["ansible-playbook"],
+        ..PLAIN
+    };
+    #[need_slow] monitoring_reads_quietly => Job { script: "monitor", needs: &["ss"], ..PLAIN };
+    #[need_slow] mails_are_delivered_quietly => Job { script: "mail", needs: &["smtpd"], ..PLAIN };
     #[need_slow] ssh_logs_in_quietly => Job { script: "ssh", needs: &["sshd"], ..PLAIN };
     #[need_slow] podman_builds_and_runs_quietly => Job {
         script: "podman",
         needs: &["podman", "runc", "busybox"],
         ..PLAIN
     };
+}
+
+/// Appends a line in one write, because several tests write to the file.
+fn add_line(file: &Path, line: &serde_json::Value) {
+    let opened = File::options().append(true).create(true).open(file);
+    let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    written.unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
 }
 
 impl Job {
@@ -118,9 +142,15 @@ impl Job {
     }
 
     fn check_as(&self, engine: Engine, identity: Identity) {
+        let started = Instant::now();
         let watched = self.run(engine, identity);
+        let took = started.elapsed();
         let title = format!("{} as {identity:?} under {engine:?}", self.script);
         assert_eq!(watched.code(), 0, "{title}: {}", watched.story());
+        if let Some(folder) = env::var_os("TOLLGATE_ORDINARY_WORK").map(PathBuf::from) {
+            let sample = self.sample(engine, identity, took, &watched.alerts);
+            add_line(&folder.join("samples.jsonl"), &sample);
+        }
         assert_eq!(
             watched.of(NOTICED).len(),
             1,
@@ -136,6 +166,32 @@ impl Job {
             .map(|alert| format!("  {alert}\n"))
             .collect();
         assert!(loud.is_empty(), "{title}:\n{}", loud.concat());
+    }
+
+    /// Returns what a run is published as. The alert that only shows that it was watched to its end is not counted.
+    fn sample(
+        &self,
+        engine: Engine,
+        identity: Identity,
+        took: Duration,
+        alerts: &[Alert],
+    ) -> serde_json::Value {
+        let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for alert in alerts {
+            *counts.entry((&alert.rule, &alert.priority)).or_insert(0) += 1;
+        }
+        let alerts = counts.into_iter().filter_map(|((rule, priority), count)| {
+            let count = count - usize::from(rule == NOTICED);
+            (count > 0)
+                .then(|| serde_json::json!({"rule": rule, "priority": priority, "count": count}))
+        });
+        serde_json::json!({
+            "job": self.script,
+            "user": format!("{identity:?}"),
+            "engine": format!("{engine:?}"),
+            "seconds": took.as_secs_f64(),
+            "alerts": alerts.collect::<Vec<_>>(),
+        })
     }
 
     fn run(&self, engine: Engine, identity: Identity) -> WatchResult {

@@ -38,7 +38,7 @@ fn a_connection_that_the_server_has_closed_meanwhile_is_replaced_without_a_wait(
         assert!(Instant::now() < deadline, "the end has not arrived");
         thread::sleep(Duration::from_millis(1));
     }
-    channel.outage = Outage::of_at_most(Duration::ZERO);
+    once_in_good_time(&mut channel);
     channel.deliver(&alerts[1..]).unwrap();
     assert_eq!(got.try_iter().count(), 1);
 }
