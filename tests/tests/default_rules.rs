@@ -371,8 +371,9 @@ read_sensitive_file => Case {
             .showing(&[("fd.name", "/etc/shadow")]),
         act("bash", &["bash", "-c", "read line < /etc/shadow"]).by(&[Docker]),
         act("tar", sh!("tar cf %W/x.tar /etc/shadow")).at(&[Host]),
-        act("tar", sh!("cd /etc; ls > %W/list; tar cf %W/x.tar -T %W/list")).at(&[Host]),
+        act("tar", sh!("cd /etc; ls > %W/list; tar cTf %W/list %W/x.tar")).at(&[Host]),
         act("borg", sh!("cp /bin/cat %W/borg; %W/borg /etc/shadow")).at(&[Host]),
+        act("rsync", sh!("rsync -rf '+ /sh*' -f '- *' /etc/ %W/x")).at(&[Host]),
     ],
     near_misses: &[
         act("cat", &["cat", "/etc/passwd"]).at(CONTAINER),
