@@ -11,8 +11,11 @@ DIST      = $(TARGET)/dist
 install uninstall: export PREFIX := $(or $(PREFIX),/usr/local)
 install uninstall: export DESTDIR := $(DESTDIR)
 # It loads libraries, so that it is never static.
-PLUGIN_HOST = $(TARGET)/release/tollgate-plugin-host
+PLUGIN_HOST = $(TARGET)/$(HOST)/release/tollgate-plugin-host
 image dist: export PLUGIN_HOST := $(PLUGIN_HOST)
+# Programs name files of their source where they panic: the same names from every folder. The last prefix that fits counts.
+# A build id would be made of the debug symbols as well, in which C libraries name their folders; packages have no symbols.
+REMAP = -C link-arg=-Wl,--build-id=none $(foreach pair,$(CURDIR)=. $(abspath $(TARGET))=target $(or $(CARGO_HOME),$(HOME)/.cargo)=cargo,--remap-path-prefix=$(pair))
 # A test program that hangs fails after so many seconds, and the others run. Cargo knows no limit.
 LIMIT     = 600
 RUNNER    = CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
@@ -37,7 +40,7 @@ test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
+.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
     isolation guard-peers debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
@@ -139,10 +142,21 @@ debian-kernels: build ## boot Debian's kernels from 5.10 to the newest: doctor, 
 	TOLLGATE_TEST_SLOW=1 TOLLGATE_KERNELS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test kernels -- --nocapture
 
 static: ## build one file that needs no libraries, for the machine at hand, and tollgate-plugin-host, which needs some
-	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \
-	    --target $(HOST) --config 'profile.release.strip=true'
-	$(CARGO) build --release --locked --package plugin_host
-	@echo built $(STATIC)
+	RUSTFLAGS='-C target-feature=+crt-static $(REMAP)' $(CARGO) build --release --locked --package cli --target $(HOST)
+	RUSTFLAGS='$(REMAP)' $(CARGO) build --release --locked --package plugin_host --target $(HOST)
+	@echo built $(STATIC) and $(PLUGIN_HOST)
+
+# The other folder has a copy of the commit, and a target folder of its own.
+test-reproducible: static ## build the static program again in another folder, and compare
+	test -z "$$(git status --porcelain)" || { echo 'cannot compare: the tree has changes that no commit has' >&2; exit 2; }
+	folder=$$(mktemp -d) && git clone --quiet . $$folder/another && \
+	    $(MAKE) --directory $$folder/another TARGET=$$folder/built CARGO_TARGET_DIR=$$folder/built static && \
+	    for name in tollgate tollgate-plugin-host; do \
+	        strip -o $$folder/$$name.1 $(dir $(STATIC))$$name && \
+	        strip -o $$folder/$$name.2 $$folder/built/$(HOST)/release/$$name && \
+	        cmp $$folder/$$name.1 $$folder/$$name.2 && sha256sum $$folder/$$name.1 || exit; \
+	    done && echo 'the programs of both folders are the same, without their symbols'; \
+	    status=$$?; rm -rf $$folder; exit $$status
 
 arm64: ## cross-build the static program for arm64, for debugging: target/aarch64-unknown-linux-gnu/debug/tollgate
 	packaging/arm64.sh cargo build --locked --package cli $(FEATURES:%=--features %)

@@ -7,8 +7,11 @@ use std::process::Command;
 /// Compiles `NAME.bpf.c` to `NAME.bpf.o` in the build's own folder.
 pub(crate) fn compile(name: &str) -> PathBuf {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../../bpf");
+    let root = root
+        .canonicalize()
+        .unwrap_or_else(|error| panic!("cannot find {}: {error}", root.display()));
     let headers = variable("DEP_BPF_INCLUDE");
-    let source = root.join(format!("{name}.bpf.c"));
+    let source = format!("{name}.bpf.c");
     let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.bpf.o"));
     println!("cargo::rerun-if-changed={}", root.display());
     println!("cargo::rerun-if-env-changed=CLANG");
@@ -25,6 +28,10 @@ pub(crate) fn compile(name: &str) -> PathBuf {
         ])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
         .arg(format!("-I{headers}"))
+        // BTF names the file of each line: the same ones wherever it is built, so that two builds are equal.
+        .current_dir(&root)
+        .arg(format!("-ffile-prefix-map={}=bpf", root.display()))
+        .arg(format!("-ffile-prefix-map={headers}=libbpf"))
         .arg("-c")
         .arg(&source)
         .arg("-o")
@@ -32,7 +39,7 @@ pub(crate) fn compile(name: &str) -> PathBuf {
         .status();
     match status {
         Ok(status) if status.success() => object,
-        Ok(status) => panic!("cannot compile {}: {clang}: {status}", source.display()),
+        Ok(status) => panic!("cannot compile {source}: {clang}: {status}"),
         Err(error) => panic!(
             "cannot run {clang}: {error}; install clang (`./x build` does), or name it in CLANG"
         ),

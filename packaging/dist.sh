@@ -2,7 +2,7 @@
 # Packs a release: packaging/dist.sh STATIC_PROGRAM FOLDER
 #
 # FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and an OCI image, each with a bill
-# of materials; the built-in rules as an artefact of a registry; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
+# of materials; the symbols of the programs, for debuggers; the built-in rules as an artefact of a registry; the licences of what the program contains; and SHA256SUMS of all, in place of those of an earlier packing.
 # Two packings of the same program are equal byte for byte. Environment: as deb.sh, and COMMIT, the commit of a program that
 # is not built from the tree at hand (default: that of the tree, which must have no changes; `unknown` if it says none).
 set -eu
@@ -21,11 +21,21 @@ if [ -z "${VERSION:-}" ] && [ -n "$tag" ] && [ "$tag" != "v$version" ]; then
 fi
 check_origin "$program"
 
+# packed NAME: packs a folder into an archive.
+packed() {
+    tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$1" |
+        gzip -${level}n >"$out/$1.tar.gz"
+}
+
 mkdir -p "$out" "$work/$name/packaging"
-rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-image.tar "$out"/tollgate-*-rules.tar \
+rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out"/tollgate-*-debug.tar.gz "$out"/tollgate-*-image.tar "$out"/tollgate-*-rules.tar \
     "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
-# Once: what is not stripped can be ten times as large.
+# Once: what is not stripped can be ten times as large. Symbols are an archive of their own.
 PLUGIN_HOST=$(plugin_host "$program")
+mkdir "$work/$name-debug"
+objcopy --only-keep-debug "$program" "$work/$name-debug/tollgate.debug"
+objcopy --only-keep-debug "$PLUGIN_HOST" "$work/$name-debug/tollgate-plugin-host.debug"
+packed "$name-debug"
 strip -o "$work/$name/tollgate-plugin-host" "$PLUGIN_HOST"
 PLUGIN_HOST=$work/$name/tollgate-plugin-host
 export PLUGIN_HOST
@@ -51,13 +61,12 @@ install -m 644 "$NOTICES" "$work/$name/THIRD-PARTY-NOTICES"
 install -m 644 packaging/config.yaml packaging/logrotate packaging/sysusers.conf packaging/tollgate-watch.service \
     packaging/tollgate-serve.service packaging/hand-over.sh "$work/$name/packaging"
 install -m 755 packaging/install.sh "$work/$name/packaging"
-tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" |
-    gzip -${level}n >"$out/$name.tar.gz"
+packed "$name"
 
 out=$(absolute "$out")
 xtask sbom "$(absolute "$program")" "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out/$name.tar.gz" "$out"/tollgate-*-image.tar
 install -m 644 "$NOTICES" "$out/THIRD-PARTY-NOTICES"
 chmod 644 "$out"/tollgate[-_]*.cdx.json
 cd "$out"
-sha256sum -- THIRD-PARTY-NOTICES tollgate_*.deb tollgate-*.rpm "$name.tar.gz" tollgate-*-image.tar tollgate-*-rules.tar tollgate[-_]*.cdx.json >"$work/SHA256SUMS"
+sha256sum -- THIRD-PARTY-NOTICES tollgate_*.deb tollgate-*.rpm "$name.tar.gz" "$name-debug.tar.gz" tollgate-*-image.tar tollgate-*-rules.tar tollgate[-_]*.cdx.json >"$work/SHA256SUMS"
 install -m 644 "$work/SHA256SUMS" SHA256SUMS

@@ -65,7 +65,9 @@ impl Screen {
         self.tmux(&["capture-pane", "-p"])
     }
 
+    /// Presses keys when the program has the terminal: what comes before is lost.
     fn press(&self, keys: &str) {
+        self.shows("tollgate top");
         self.tmux(&["send-keys", keys]);
     }
 

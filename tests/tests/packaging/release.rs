@@ -81,6 +81,7 @@ fn pack(folder: &Path, umask: &str) {
         "tollgate_0.0.1_amd64.deb.cdx.json",
         "tollgate-0.0.1-1.x86_64.rpm",
         "tollgate-0.0.1-x86_64-linux.tar.gz",
+        "tollgate-0.0.1-x86_64-linux-debug.tar.gz",
         "tollgate-0.0.1-image.tar",
     ] {
         fs::write(folder.join(name), "").expect("it is our folder");
@@ -146,6 +147,25 @@ fn check_rules(archive: &Path) {
     );
 }
 
+/// The symbols tell where code of the program comes from.
+fn check_symbols(archive: &Path) {
+    let scratch = Scratch::new();
+    let unpack = ["--strip-components=1", "-xf"];
+    run(Command::new("tar")
+        .args(unpack)
+        .arg(archive)
+        .current_dir(scratch.path()));
+    for name in ["tollgate.debug", "tollgate-plugin-host.debug"] {
+        let sections = run(Command::new("readelf")
+            .args(["--wide", "--sections", name])
+            .current_dir(scratch.path()));
+        assert!(
+            sections.stdout.contains(".debug_line"),
+            "{name}: {sections:?}"
+        );
+    }
+}
+
 #[test]
 fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
     let scratch = Scratch::new();
@@ -167,6 +187,8 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
         "tollgate-1.2.3-rules.tar",
     ];
     expected.extend(others.map(str::to_owned));
+    let symbols = format!("tollgate-1.2.3-{machine}-linux-debug.tar.gz");
+    expected.push(symbols.clone());
     expected.sort();
     assert_eq!(names(first), expected);
 
@@ -185,6 +207,7 @@ fn two_packings_of_one_program_are_equal_and_have_the_files_of_a_release() {
         check_bill(first, name, &sums(first));
     }
     check_rules(&first.join("tollgate-1.2.3-rules.tar"));
+    check_symbols(&first.join(symbols));
     let notices = fs::read_to_string(first.join("THIRD-PARTY-NOTICES")).expect("it was made");
     for name in ["\nserde_json ", "\nlibelf ", "\nrust-std ", "\nlibbpf-sys "] {
         assert!(notices.contains(name), "{name}");

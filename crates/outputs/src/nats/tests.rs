@@ -366,6 +366,7 @@ fn no_secret_is_sent_to_a_server_without_the_encryption_that_is_asked_for() {
         }),
         ..options(&url)
     });
+    once_in_good_time(&mut channel);
     let error = channel
         .deliver(&deliveries(1, Format::default()))
         .unwrap_err();
