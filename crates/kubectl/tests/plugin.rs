@@ -221,7 +221,7 @@ fn states_of_nodes_are_told_apart(cluster: &Cluster) {
         &["n1", "prod", "web", "Unprotected", "3", "2", "0", "1"],
     );
     // A node does not control the terminal of who looks.
-    assert_eq!(cell[8], "it ran before\\u{1b}[2J");
+    assert_eq!(cell[8], "it ran before\\u001b[2J");
     assert!(
         row(&table, &["n2", "prod", "web", "Unknown"])[8].contains("no report"),
         "{table}"

@@ -134,8 +134,8 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
     for (resource, at) in [
         (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
         (Resource::new("", "v1", "pods"), key("demo", "x")),
-        (Resource::new("", "v1", "nodes"), key("", "n1")),
-        // An empty name makes it a list.
+        // An empty name makes it a list. A node may be asked for by its name, because of its labels.
+        (Resource::new("", "v1", "nodes"), key("", "")),
         (of("VarmorPolicy"), key("demo", "")),
         (of("NodeReport"), key("", "n1")),
     ] {
