@@ -121,7 +121,7 @@ fn own_events(installation: &Installation) -> Value {
 }
 
 /// Has a policy deny.
-fn deny(name: &str) -> Value {
+pub(super) fn deny(name: &str) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
