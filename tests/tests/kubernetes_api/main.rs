@@ -8,12 +8,13 @@ mod policies;
 mod programs;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use apiserver::Resource;
 use apiserver::real::{Running, until};
 use e2e::{need_api_server, need_built};
-use installed::{Installed, installation, text};
+use installed::{Installed, NAMESPACE, installation, text};
 use operator::manifests;
 use serde_json::{Value, json};
 
@@ -102,16 +103,7 @@ fn expressions_of_admission_fit_the_kinds_that_they_are_about() {
     need_built!("kube-controller-manager");
     let programs = need_api_server!();
     let installed = Installed::start(&programs);
-    let config = installed.kubeconfig("kcm", &installed.folder().join("token"));
-    let manager = e2e::cluster::built("kube-controller-manager").expect("the test asked for it");
-    let mut manager = Command::new(manager);
-    manager.arg("--kubeconfig").arg(config).args([
-        "--controllers=validatingadmissionpolicy-status-controller",
-        "--leader-elect=false",
-        "--secure-port=0",
-    ]);
-    let log = installed.folder().join("kcm.log");
-    let _manager = Running::start(manager, &log).expect("it was built");
+    let (_manager, log) = manager(&installed, "validatingadmissionpolicy-status-controller");
     let policies = manifests::all(&installation()).into_iter();
     let policies = policies.filter(|object| object["kind"] == "ValidatingAdmissionPolicy");
     let mut count = 0;
@@ -134,6 +126,83 @@ fn expressions_of_admission_fit_the_kinds_that_they_are_about() {
         count += 1;
     }
     assert_eq!(count, 5);
+}
+
+/// Starts controllers of Kubernetes; returns their log, too.
+fn manager(installed: &Installed, controllers: &str) -> (Running, PathBuf) {
+    let config = installed.kubeconfig("kcm", &installed.folder().join("token"));
+    let manager = e2e::cluster::built("kube-controller-manager").expect("the test asked for it");
+    let mut manager = Command::new(manager);
+    manager.arg("--kubeconfig").arg(config);
+    manager.arg(format!("--controllers={controllers}"));
+    manager.args(["--leader-elect=false", "--secure-port=0"]);
+    let log = installed.folder().join("kcm.log");
+    let running = Running::start(manager, &log).expect("it was built");
+    (running, log)
+}
+
+/// The pods of a namespace, as the name that they are called by and their annotations.
+fn pods(installed: &Installed, namespace: &str) -> Result<Vec<(String, Value)>, String> {
+    let mut all = Vec::new();
+    let pods = Resource::new("", "v1", "pods").in_namespace(namespace);
+    let listed = installed.client().list(&pods, |pod| {
+        let name = text(&pod["metadata"]["generateName"]).to_owned();
+        all.push((name, pod["metadata"]["annotations"].clone()));
+    });
+    listed.map_err(|error| error.to_string())?;
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(all)
+}
+
+#[test]
+fn controllers_make_the_pods_of_the_installation_and_give_others_the_marks_of_their_workload() {
+    need_built!("kube-controller-manager");
+    let programs = need_api_server!();
+    let installed = Installed::start(&programs);
+    let controllers = "deployment-controller,replicaset-controller,daemonset-controller";
+    let (_manager, log) = manager(&installed, controllers);
+    let own = until(|| {
+        let own = pods(&installed, NAMESPACE)?;
+        match own.len() {
+            3 => Ok(own),
+            _ => Err(format!("{own:?} {}", read(&log))),
+        }
+    });
+    // Two operators, and an agent on the node. Their namespace may have the annotation that authors may not write.
+    for (name, annotations) in own.expect("the pods are made") {
+        let is_known = ["tollgate-node-", "tollgate-operator-"];
+        assert!(
+            is_known.iter().any(|known| name.starts_with(known)),
+            "{name}"
+        );
+        assert_eq!(
+            annotations,
+            json!({ "tollgate.dev/tolerate-missing": "true" })
+        );
+    }
+    let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
+        "metadata": { "name": "shop", "namespace": "demo" }, "spec": {
+            "target": { "kind": "Deployment", "selector": { "matchLabels": { "tier": "a" } } },
+            "policy": { "enforcer": "Seccomp", "mode": "AlwaysAllow" } } });
+    installed.apply(&policy).expect("the policy is right");
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "shop", "namespace": "demo", "labels": { "tier": "a" } },
+        "spec": { "selector": { "matchLabels": { "of": "shop" } }, "template": {
+            "metadata": { "labels": { "of": "shop" } }, "spec": { "containers": [{ "name": "app", "image": "x" }] } } } });
+    // The policy comes into force some time after it was written.
+    until(|| match installed.try_create(&deployment) {
+        Ok(made) if made["spec"]["template"]["metadata"]["annotations"].is_object() => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .expect("the workload is marked");
+    installed.apply(&deployment).expect("it is a workload");
+    let made = until(|| match pods(&installed, "demo")?.as_slice() {
+        [(_, annotations)] => Ok(annotations.clone()),
+        other => Err(format!("{other:?} {}", read(&log))),
+    });
+    // The label of the target is the workload's alone: only the mark leads from the pod to the policy.
+    let expected = json!({ "profile.tollgate.dev/varmor-demo-shop": "target" });
+    assert_eq!(made.expect("the pod is made"), expected);
 }
 
 fn read(path: &Path) -> String {
