@@ -30,6 +30,20 @@ macro_rules! need_built {
     };
 }
 
+/// The programs of an API server; skips a test without them.
+#[macro_export]
+macro_rules! need_api_server {
+    () => {
+        match ::apiserver::real::Programs::find() {
+            Ok(programs) => programs,
+            Err(missing) => {
+                let found: Result<String, String> = Ok(missing);
+                $crate::skip!("needs what tests/cluster/build builds, and etcd", || found)
+            }
+        }
+    };
+}
+
 /// containerd with NRI, in namespaces of mounts and pids: whatever it leaves behind ends with it.
 #[derive(Debug)]
 pub struct Containerd {

@@ -10,7 +10,7 @@ use apiserver::Resource;
 use apiserver::real::{Programs, RealApiserver, Running, until};
 use e2e::cluster::{Containerd, IMAGE};
 use e2e::cri::{Cri, RunningPod};
-use e2e::{Scratch, need_built, need_root, need_runtime, need_slow, program};
+use e2e::{Scratch, need_api_server, need_built, need_root, need_runtime, need_slow, program};
 use kinds::ObjectKey;
 use kinds::crd::Definition;
 use serde_json::{Value, json};
@@ -225,13 +225,8 @@ fn of(kind: &str) -> Resource {
 fn a_policy_of_the_cluster_holds_on_a_node_and_what_cannot_be_enforced_is_refused() {
     need_root!();
     need_runtime!("runc");
-    need_built!(
-        "kube-apiserver",
-        "containerd",
-        "containerd-shim-runc-v2",
-        "ctr"
-    );
-    let programs = Programs::find().expect("the cluster is as this test made it");
+    need_built!("containerd", "containerd-shim-runc-v2", "ctr");
+    let programs = need_api_server!();
     let mut node = Node::start(&programs);
     a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(&mut node);
     a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(&mut node);
@@ -322,13 +317,8 @@ fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other() {
     need_slow!();
     need_root!();
     need_runtime!("runc");
-    need_built!(
-        "kube-apiserver",
-        "containerd",
-        "containerd-shim-runc-v2",
-        "ctr"
-    );
-    let programs = Programs::find().expect("the cluster is as this test made it");
+    need_built!("containerd", "containerd-shim-runc-v2", "ctr");
+    let programs = need_api_server!();
     let mut node = Node::start(&programs);
     node.policy("boxed", "Seccomp", "closed");
     let (pod, web) = node.run_by("boxed", "tollgate");

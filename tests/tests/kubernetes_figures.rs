@@ -11,7 +11,7 @@ use apiserver::Resource;
 use apiserver::real::{Programs, RealApiserver, Running, until};
 use e2e::cluster::{Containerd, IMAGE};
 use e2e::cri::Cri;
-use e2e::{Scratch, need_built, need_root, need_runtime, need_slow, program};
+use e2e::{Scratch, need_api_server, need_built, need_root, need_runtime, need_slow, program};
 use kinds::ObjectKey;
 use kinds::crd::Definition;
 use serde_json::json;
@@ -146,13 +146,8 @@ fn no_attack_of_a_one_shot_pod_succeeds() {
     need_slow!();
     need_root!();
     need_runtime!("runc");
-    need_built!(
-        "kube-apiserver",
-        "containerd",
-        "containerd-shim-runc-v2",
-        "ctr"
-    );
-    let programs = Programs::find().expect("the programs are there");
+    need_built!("containerd", "containerd-shim-runc-v2", "ctr");
+    let programs = need_api_server!();
     let count = std::env::var("TOLLGATE_NODE_PODS").ok();
     let count: usize = count.map_or(20, |count| count.parse().expect("it is a number"));
     let scratch = Scratch::new();

@@ -150,7 +150,7 @@ impl Client {
 
     fn apply_at(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
         let path = format!("{path}?fieldManager={}&force=true", self.manager);
-        // JSON is YAML, too.
+        // JSON is YAML, too, but for what `text_of` escapes.
         let request = Request::builder()
             .method("PATCH")
             .header("content-type", "application/apply-patch+yaml");
@@ -350,7 +350,8 @@ impl Client {
             let token = String::from_utf8_lossy(&token).trim().to_owned();
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
+        // A request without an object has an empty body.
+        let body = body.map(text_of).unwrap_or_default();
         let request = request
             .body(body)
             .map_err(|error| failed(io::Error::other(error)))?;
@@ -368,6 +369,29 @@ impl Client {
             false => Err(refusal(path, response)),
         }
     }
+}
+
+/// The text of an object. A server-side apply is read as YAML, which refuses some characters of JSON, and takes others for ends of
+/// lines: those are escaped, which both read alike.
+fn text_of(object: &Value) -> String {
+    let text = object.to_string();
+    let is_other = |c: char| {
+        matches!(
+            c,
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
+    };
+    if !text.contains(is_other) {
+        return text;
+    }
+    let mut escaped = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        match is_other(c) {
+            true => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// The error of an answer that is no success.
@@ -420,4 +444,23 @@ fn escaped(text: &str) -> String {
         false => format!("%{byte:02X}"),
     };
     text.bytes().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn characters_that_yaml_reads_otherwise_are_escaped_and_stay_what_they_are() {
+        let object = json!({ "k\u{7f}": "a\u{85}b\u{2028}c\u{2029}\u{9f}\u{feff}\u{ffff}\u{e9}\u{1f600}\"\\" });
+        let text = text_of(&object);
+        assert_eq!(
+            text,
+            "{\"k\\u007f\":\"a\\u0085b\\u2028c\\u2029\\u009f\\ufeff\\uffff\u{e9}\u{1f600}\\\"\\\\\"}"
+        );
+        let read: Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(read, object);
+    }
 }

@@ -13,6 +13,19 @@ use crate::{Access, Client, Resource};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Options of the server that are always the same.
+const ARGUMENTS: [&str; 9] = [
+    "--bind-address=127.0.0.1",
+    "--cert-dir=certs",
+    "--token-auth-file=tokens.csv",
+    "--authorization-mode=RBAC",
+    // As installers of clusters set it.
+    "--allow-privileged=true",
+    "--service-account-issuer=https://kubernetes.default.svc",
+    "--service-account-key-file=sa.pub",
+    "--service-account-signing-key-file=sa.key",
+    "--service-cluster-ip-range=10.0.0.0/24",
+];
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
@@ -88,7 +101,10 @@ pub struct RealApiserver {
     folder: PathBuf,
     /// A client that may do everything.
     pub client: Client,
-    _programs: [Running; 2],
+    apiserver: PathBuf,
+    arguments: Vec<String>,
+    process: Running,
+    _etcd: Running,
 }
 
 impl RealApiserver {
@@ -117,30 +133,41 @@ impl RealApiserver {
             format!("--initial-cluster=default=http://127.0.0.1:{peers}"),
         ]);
         let etcd = Running::start(etcd, &folder.join("etcd.log")).map_err(failed)?;
-        let mut server = Command::new(&programs.apiserver);
-        server.current_dir(folder).args([
-            &format!("--etcd-servers={clients}"),
-            &format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1",
-            "--cert-dir=certs",
-            "--token-auth-file=tokens.csv",
-            "--authorization-mode=RBAC",
-            // As installers of clusters set it.
-            "--allow-privileged=true",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-account-key-file=sa.pub",
-            "--service-account-signing-key-file=sa.key",
-            "--service-cluster-ip-range=10.0.0.0/24",
-        ]);
-        let server = Running::start(server, &folder.join("kube-apiserver.log")).map_err(failed)?;
+        let mut arguments = ARGUMENTS.map(str::to_owned).to_vec();
+        arguments.push(format!("--etcd-servers={clients}"));
+        arguments.push(format!("--secure-port={port}"));
+        let process = start_server(&programs.apiserver, folder, &arguments).map_err(failed)?;
         let address = format!("https://127.0.0.1:{port}");
         let client = connect(&address, folder)?;
         Ok(Self {
             server: address,
             folder: folder.to_owned(),
             client,
-            _programs: [server, etcd],
+            apiserver: programs.apiserver.clone(),
+            arguments,
+            process,
+            _etcd: etcd,
         })
+    }
+
+    /// Kills the server. What it has stays in etcd.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be killed.
+    pub fn stop(&mut self) -> Result<(), String> {
+        self.process.kill().map_err(|error| error.to_string())
+    }
+
+    /// Starts the server again at the same address, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start; with its log.
+    pub fn restart(&mut self) -> Result<(), String> {
+        let process = start_server(&self.apiserver, &self.folder, &self.arguments);
+        self.process = process.map_err(|error| error.to_string())?;
+        connect(&self.server, &self.folder).map(drop)
     }
 
     /// Options by which programs of ours find the server.
@@ -215,6 +242,12 @@ pub fn until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> Result<T, Str
             done => return done,
         }
     }
+}
+
+fn start_server(program: &Path, folder: &Path, arguments: &[String]) -> io::Result<Running> {
+    let mut server = Command::new(program);
+    server.current_dir(folder).args(arguments);
+    Running::start(server, &folder.join("kube-apiserver.log"))
 }
 
 fn free_port() -> Result<u16, String> {

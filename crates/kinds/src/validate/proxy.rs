@@ -56,13 +56,14 @@ pub(super) fn check(spec: &PolicySpec, found: &mut Vec<Invalid>) {
     }
 }
 
-/// Compares the settings that cannot be changed, if both policies have any.
+/// Compares the settings that cannot be changed, nor set later. Those of a policy that has no proxy any more do not matter.
 pub(super) fn check_change(new: &PolicySpec, old: &PolicySpec, found: &mut Vec<Invalid>) {
-    let (Some(new), Some(old)) = (new.policy.get(CONFIG), old.policy.get(CONFIG)) else {
+    let Some(new) = new.policy.get(CONFIG) else {
         return;
     };
+    let old = old.policy.get(CONFIG);
     for (key, field) in FIXED {
-        if new.get(key) != old.get(key) {
+        if new.get(key) != old.and_then(|old| old.get(key)) {
             found.push(Invalid::Immutable { field });
         }
     }

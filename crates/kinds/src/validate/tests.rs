@@ -154,7 +154,10 @@ fn changes_that_running_workloads_could_not_follow_are_refused() {
         assert_eq!(changed(&path, json!(7)), [Invalid::Immutable { field }]);
         assert_eq!(changed(&path, json!(null)), [Invalid::Immutable { field }]);
     }
-    assert_eq!(changed("/spec/policy/networkProxyConfig", json!(null)), []);
+    let without = with(good(), "/spec/policy/networkProxyConfig", json!(null));
+    let (old, without) = (&old, object(without));
+    assert_eq!(policy(&without, Some(old), HERE), []);
+    assert_eq!(policy(old, Some(&without), HERE).len(), 3, "set later");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn own_events(installation: &Installation) -> Value {
 }
 
 /// Has a policy deny.
-fn deny(name: &str) -> Value {
+pub(super) fn deny(name: &str) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -212,14 +212,15 @@ fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> V
     })
 }
 
-/// The target of the policy is this workload.
+/// The target of the policy is this workload. A selector that nobody can read selects nothing: an agent has no profile for
+/// such a policy, and an error here would refuse the workloads of others.
 const IS_TARGET: &str = "params.spec.target.kind == object.kind && (has(params.spec.target.selector) ? \
     ((!has(params.spec.target.selector.matchLabels) || params.spec.target.selector.matchLabels.all(k, \
     k in variables.labels && variables.labels[k] == params.spec.target.selector.matchLabels[k])) && \
     (!has(params.spec.target.selector.matchExpressions) || params.spec.target.selector.matchExpressions.all(e, \
-    e.operator == 'In' ? (e.key in variables.labels && variables.labels[e.key] in e.values) : \
-    e.operator == 'NotIn' ? !(e.key in variables.labels && variables.labels[e.key] in e.values) : \
-    e.operator == 'Exists' ? e.key in variables.labels : !(e.key in variables.labels)))) : \
+    e.operator in ['In', 'NotIn'] ? (e.key in variables.labels && has(e.values) && \
+    variables.labels[e.key] in e.values) == (e.operator == 'In') : \
+    e.operator in ['Exists', 'DoesNotExist'] && (e.key in variables.labels) == (e.operator == 'Exists')))) : \
     has(object.metadata.name) && has(params.spec.target.name) && params.spec.target.name == object.metadata.name)";
 
 fn patch(place: Place) -> String {

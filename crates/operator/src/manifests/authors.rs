@@ -3,6 +3,7 @@
 use kinds::annotations::{MARK, OF_POLICY};
 use serde_json::{Value, json};
 
+use super::admission::deny;
 use super::workloads::TOLERATE;
 use super::{Installation, of_cluster};
 
@@ -14,19 +15,10 @@ const MARKS_STAY: &str = "tollgate-marks-stay";
 pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     vec![
         no_toleration(installation),
-        binding(NO_TOLERATION),
+        deny(NO_TOLERATION),
         marks_stay(),
-        binding(MARKS_STAY),
+        deny(MARKS_STAY),
     ]
-}
-
-fn binding(name: &str) -> Value {
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": of_cluster(name),
-        "spec": { "policyName": name, "validationActions": ["Deny"] },
-    })
 }
 
 /// A pod with the annotation is created by a runtime without the agent. Whoever may label a namespace allows it there.

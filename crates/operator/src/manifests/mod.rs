@@ -6,6 +6,7 @@
 mod admission;
 mod authors;
 mod chart;
+mod policies;
 mod rbac;
 mod workloads;
 
@@ -43,6 +44,7 @@ fn without_definitions(installation: &Installation) -> Vec<Value> {
     let mut objects = rbac::objects(installation);
     objects.extend(admission::objects(installation));
     objects.extend(authors::objects(installation));
+    objects.extend(policies::objects(installation));
     objects.extend(workloads::objects(installation));
     objects
 }

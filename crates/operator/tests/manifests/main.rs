@@ -80,7 +80,8 @@ fn report(node: &str) -> Value {
     json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": node } })
 }
 
-fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
+/// `detect`: the agent watches its node, whose labels it may read.
+fn an_agent_writes_its_own_report_alone(server: &RealApiserver, detect: bool) {
     let reports = of("NodeReport");
     let agent = token(server, NODE, Some("n1"));
     until(|| {
@@ -127,10 +128,10 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
         )),
         Some(403)
     );
-    an_agent_reads_nothing_but_profiles(&agent);
+    an_agent_reads_nothing_but_profiles(&agent, detect);
 }
 
-fn an_agent_reads_nothing_but_profiles(agent: &Client) {
+fn an_agent_reads_nothing_but_profiles(agent: &Client, detect: bool) {
     for (resource, at) in [
         (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
         (Resource::new("", "v1", "pods"), key("demo", "x")),
@@ -146,6 +147,8 @@ fn an_agent_reads_nothing_but_profiles(agent: &Client) {
             resource.plural
         );
     }
+    let node = agent.get(&Resource::new("", "v1", "nodes"), &key("", "n1"));
+    assert_eq!(code(node), (!detect).then_some(403));
     for kind in ["ArmorProfile", "VarmorPolicy"] {
         assert_eq!(code(agent.get(&of(kind), &key("demo", "x"))), Some(404));
     }
@@ -373,7 +376,7 @@ macro_rules! programs {
 fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
     let programs = programs!();
     let installed = Installed::start(&programs, true, false);
-    an_agent_writes_its_own_report_alone(&installed.server);
+    an_agent_writes_its_own_report_alone(&installed.server, true);
     security::a_stolen_token_of_an_agent_writes_nothing_but_the_report_of_its_node(
         &installed.server,
     );
@@ -406,7 +409,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     all["metadata"] = json!({ "name": "all" });
     let applied = server.client.apply(&of("VarmorClusterPolicy"), &all);
     applied.expect("the cluster is as this test made it");
-    an_agent_writes_its_own_report_alone(&server);
+    an_agent_writes_its_own_report_alone(&server, false);
     the_operator_changes_no_policy_and_reads_no_secret(&server);
     workloads_are_marked(&server);
     an_author_of_pods_cannot_have_them_created_without_the_agent(&server);
