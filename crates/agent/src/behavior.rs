@@ -39,8 +39,11 @@ const FIELDS: [&str; 7] = [
 ];
 /// Name of the rule that chooses calls, for messages.
 const RULE: &str = "behaviour";
-/// Size in bytes of the ring for most events: as much as one engine for all containers of a node has.
-const RING: u32 = 8 << 20;
+/// Sizes in bytes of the rings, which there are only while a run lasts: a lost event makes a model incomplete.
+const RINGS: RingSizes = RingSizes {
+    critical: 8 << 20,
+    bulk: 16 << 20,
+};
 
 /// Receives what containers do. Its methods are called by threads of the engine, and must not block.
 pub trait BehaviorObserver: Send + Sync {
@@ -94,10 +97,7 @@ impl BehaviorEngine {
                 ..SystemInfoOptions::default()
             },
             notices: Arc::new(ToObserver(observer)),
-            rings: RingSizes {
-                bulk: RING,
-                ..RingSizes::default()
-            },
+            rings: RINGS,
             filters: true,
             hooks: Hooks::Auto,
             rule_threads: 1,
