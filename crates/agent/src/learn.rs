@@ -434,7 +434,7 @@ fn creates(violation: &Violation<'_>) -> bool {
 }
 
 /// Calls that create, remove or rename files.
-const MAKERS: [&str; 16] = [
+pub(super) const MAKERS: [&str; 16] = [
     "bind",
     "creat",
     "link",
@@ -454,7 +454,7 @@ const MAKERS: [&str; 16] = [
 ];
 
 /// Calls that ask about a file and do not open it.
-const LOOKERS: [&str; 11] = [
+pub(super) const LOOKERS: [&str; 11] = [
     "access",
     "faccessat",
     "faccessat2",
@@ -482,10 +482,10 @@ pub(super) const PATHS: [&str; 9] = [
 ];
 
 /// Calls with a destination address.
-const CONTACTS: [&str; 4] = ["connect", "sendto", "sendmsg", "sendmmsg"];
+pub(super) const CONTACTS: [&str; 4] = ["connect", "sendto", "sendmsg", "sendmmsg"];
 
 /// Calls that change a file's content or metadata, besides those of [`MAKERS`].
-const CHANGERS: [&str; 26] = [
+pub(super) const CHANGERS: [&str; 26] = [
     "acct",
     "chmod",
     "chown",

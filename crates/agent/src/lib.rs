@@ -7,6 +7,7 @@
 
 mod announcer;
 mod answering;
+pub mod behavior;
 mod blueprint;
 mod bundle_policies;
 mod bundles;

@@ -122,14 +122,15 @@ impl Violations {
 }
 
 /// Description of an event, made by a rule engine with one rule.
-struct Described {
+pub(super) struct Described {
     engine: Engine,
     made: Collector,
     scratch: Mutex<<Engine as Evaluator>::Scratch>,
 }
 
 impl Described {
-    fn new(output: &str, options: &EngineOptions) -> anyhow::Result<Self> {
+    /// Creates a description with the fields of this output.
+    pub(super) fn new(output: &str, options: &EngineOptions) -> anyhow::Result<Self> {
         let made = Collector::default();
         let engine = engine(output, &made, options)?;
         Ok(Self {
@@ -139,7 +140,8 @@ impl Described {
         })
     }
 
-    fn of(&self, event: &Event<'_>) -> Vec<Alert> {
+    /// Describes an event: one alert with its fields.
+    pub(super) fn of(&self, event: &Event<'_>) -> Vec<Alert> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.evaluate(&mut scratch, event);
         // The lock is held until here, so the result belongs to this event.

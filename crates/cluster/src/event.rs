@@ -1,6 +1,9 @@
 //! What happens in a cluster.
 
-use kinds::{ArmorProfile, EndpointSlice, Node, NodeReport, ObjectKey, Pod, PolicyObject, Service};
+use kinds::{
+    ArmorProfile, ArmorProfileModel, EndpointSlice, Node, NodeReport, ObjectKey, Pod, PolicyObject,
+    Service,
+};
 
 use serde_json::Value;
 
@@ -20,6 +23,12 @@ pub enum Event {
     Profile(Box<ArmorProfile>),
     /// An ArmorProfile was deleted.
     ProfileGone(ObjectKey),
+    /// An ArmorProfileModel as the API server has it.
+    Model(Box<ArmorProfileModel>),
+    /// An ArmorProfileModel was deleted.
+    ModelGone(ObjectKey),
+    /// The time in seconds since 1970: runs of behaviour modelling end by it. An earlier one changes nothing.
+    Time(u64),
     /// A node, new or changed.
     Node(Box<Node>),
     /// A node was deleted.
@@ -60,6 +69,8 @@ pub enum Event {
 pub enum ObjectKind {
     /// VarmorPolicies and VarmorClusterPolicies.
     Policies,
+    /// ArmorProfileModels.
+    Models,
     /// ArmorProfiles.
     Profiles,
     /// Nodes.

@@ -30,6 +30,7 @@ mod egress;
 mod event;
 mod marks;
 pub mod modeling;
+mod models;
 mod node;
 mod profile;
 mod status;
@@ -45,6 +46,7 @@ pub use kinds::annotations::{FINALIZER, INSTALLATION};
 
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
+pub use models::DesiredModel;
 pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
 pub use status::{keep_condition_times, keep_times};
@@ -52,6 +54,7 @@ pub use status::{keep_condition_times, keep_times};
 use artifact_status::StoredArtifact;
 use artifacts::ArtifactId;
 use egress::Network;
+use models::Models;
 use node::{Nodes, StoredProfile, Touched};
 
 /// Age at which the report of a node is worth nothing.
@@ -98,6 +101,7 @@ pub struct Cluster {
     nodes: Nodes,
     artifacts: BTreeMap<ArtifactId, StoredArtifact>,
     network: Network,
+    models: Models,
     synced: BTreeSet<ObjectKind>,
     /// Policies whose profile or status may have changed.
     changes: BTreeSet<PolicyId>,
@@ -119,6 +123,7 @@ impl Cluster {
             nodes: Nodes::default(),
             artifacts: BTreeMap::new(),
             network: Network::default(),
+            models: Models::default(),
             synced: BTreeSet::new(),
             changes: BTreeSet::new(),
             changed_artifacts: BTreeSet::new(),
@@ -140,7 +145,17 @@ impl Cluster {
             Event::ProfileGone(key) => {
                 self.touch_profile(&key);
                 self.stored.remove(&key);
+                self.models.forget(&key);
             }
+            Event::Model(model) => {
+                self.touch_profile(&model.key());
+                self.models.take_model(&model, &self.installation);
+            }
+            Event::ModelGone(key) => {
+                self.touch_profile(&key);
+                self.models.remove_model(&key);
+            }
+            Event::Time(now) => self.take_time(now),
             Event::Node(node) => {
                 if self.nodes.add(&node) {
                     self.touch_all();
@@ -224,6 +239,7 @@ impl Cluster {
             stored.installation == self.installation
                 && stored.spec == profile.spec
                 && stored.notes == profile.notes
+                && !profile.starts_run
                 // An object that is being deleted can have no further finalizer.
                 && (stored.deleting.is_some() || has_finalizer(stored))
         })
@@ -337,6 +353,12 @@ impl Cluster {
     }
 
     fn add_report(&mut self, report: &kinds::NodeReport) {
+        if self.models.is_full() {
+            self.forget_runs();
+        }
+        for key in self.models.take_report(report) {
+            self.touch_profile(&key);
+        }
         let detection = report.status.as_ref().map(|status| &status.detection);
         if self.nodes.detection(&report.metadata.name) != detection {
             self.touch_artifacts();

@@ -265,6 +265,11 @@ impl Nodes {
         Ok(report)
     }
 
+    /// Returns true if the node exists.
+    pub(crate) fn is_known(&self, name: &str) -> bool {
+        self.boots.contains_key(name)
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.boots.keys().map(String::as_str)
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kinds::annotations::{FAIL_MODE, FailMode, HASH, TARGET};
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, MODELING, TARGET};
 use kinds::compile::{self, NotLoaded};
 use kinds::validate::{self, Installation, Invalid};
 use kinds::{
-    ArmorProfileSpec, BehaviorModeling, NameTooLong, ObjectKey, PolicyObject, Profile, ProfileMode,
-    Scope, policy_hash, profile_name,
+    ArmorProfileSpec, BehaviorModeling, ModelingRun, NameTooLong, ObjectKey, PolicyObject, Profile,
+    ProfileMode, Scope, policy_hash, profile_name,
 };
 use serde_json::Value;
 
@@ -26,6 +26,9 @@ pub struct DesiredProfile {
     pub notes: BTreeMap<String, String>,
     /// Rules that tollgate cannot enforce, because they need a proxy.
     pub needs_proxy: Vec<String>,
+    /// Behaviour is modelled from now on: whoever writes the profile adds the annotation
+    /// [`MODELING`](kinds::annotations::MODELING) with the time.
+    pub starts_run: bool,
 }
 
 /// Why a policy has no profile.
@@ -115,8 +118,13 @@ impl Cluster {
         let part = egress::expand(policy, &self.network)?;
         let compiled = compile::load_part(&policy.metadata.name, part)?;
         let spec = spec(policy, key.name.clone(), compiled.text);
+        let modeling = spec.behavior_modeling;
+        let run = self
+            .run_to_be(&key, modeling.duration)
+            .filter(|_| modeling.enable);
         Ok(DesiredProfile {
-            notes: notes(policy, &spec),
+            starts_run: modeling.enable && run.is_none(),
+            notes: notes(policy, &spec, run),
             spec,
             namespace: key.namespace,
             name: key.name,
@@ -202,12 +210,18 @@ fn spec(policy: &PolicyObject, name: String, text: String) -> ArmorProfileSpec {
 }
 
 /// Annotations of an ArmorProfile that nodes read.
-pub(crate) const NOTES: [&str; 3] = [TARGET, HASH, FAIL_MODE];
+pub(crate) const NOTES: [&str; 4] = [TARGET, HASH, FAIL_MODE, MODELING];
 
-fn notes(policy: &PolicyObject, spec: &ArmorProfileSpec) -> BTreeMap<String, String> {
+fn notes(
+    policy: &PolicyObject,
+    spec: &ArmorProfileSpec,
+    run: Option<ModelingRun>,
+) -> BTreeMap<String, String> {
     let target = serde_json::to_string(&spec.target).expect("a target is JSON");
     let written = policy.metadata.annotations.get(FAIL_MODE);
     let mode = FailMode::of(written.map(String::as_str));
     let values = [target, spec.profile.hash.clone(), mode.name().to_owned()];
-    NOTES.map(str::to_owned).into_iter().zip(values).collect()
+    let names = [TARGET, HASH, FAIL_MODE].map(str::to_owned);
+    let run = run.map(|run| (MODELING.to_owned(), run.to_string()));
+    names.into_iter().zip(values).chain(run).collect()
 }

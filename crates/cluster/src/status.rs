@@ -65,10 +65,7 @@ impl Cluster {
         Some(PolicyStatus {
             profile_name: key.map(|key| key.name).unwrap_or_default(),
             ready: ready.status == ConditionStatus::True,
-            phase: Some(match phase {
-                Phase::Protecting if policy.spec.mode() == "BehaviorModeling" => Phase::Modeling,
-                phase => phase,
-            }),
+            phase: Some(phase),
             conditions: vec![created, ready],
             observed_generation: policy.metadata.generation,
             coverage: Some(sum.coverage),
@@ -127,7 +124,13 @@ impl Cluster {
             let message = format!("rules inside of connections are not enforced: {rules}");
             return no("NeedsProxy", message);
         }
-        of_nodes(sum)
+        let of_nodes = of_nodes(sum);
+        match (of_nodes.1, key) {
+            (Phase::Protecting, Some(key)) if profile.spec.behavior_modeling.enable => {
+                self.modeling_state(key)
+            }
+            _ => of_nodes,
+        }
     }
 
     /// Adds up what all nodes say about a profile.

@@ -3,6 +3,7 @@
 mod artifacts;
 mod egress;
 mod marks;
+mod models;
 mod order;
 mod release;
 

@@ -15,6 +15,10 @@ pub const FINALIZER: &str = "tollgate.dev/nodes";
 /// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
 pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 
+/// Annotation of an ArmorProfile whose containers are observed, and of the ArmorProfileModel that is made of it:
+/// [`ModelingRun`](crate::ModelingRun).
+pub const MODELING: &str = "tollgate.dev/modeling";
+
 /// Annotation of a pod with the profile of a container, whose name follows. Earlier builds wrote it: it counts in pods
 /// that have no [`OF_POLICY`].
 pub const MARK: &str = "container.tollgate.dev/";

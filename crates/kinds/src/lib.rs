@@ -12,6 +12,7 @@
 
 pub mod annotations;
 pub mod artifact;
+mod behavior;
 pub mod compile;
 pub mod convert;
 pub mod crd;
@@ -27,6 +28,10 @@ mod schema;
 pub mod validate;
 pub mod yaml_text;
 
+pub use behavior::{
+    ArmorProfileModel, BehaviorReport, MAX_REASON, MAX_REASONS, MAX_TEXT, ModelCondition,
+    ModelStatus, ModelingRun, NoRun, allowing_profile,
+};
 pub use labels::{LabelSelector, Operator, Requirement};
 pub use meta::{Condition, ConditionStatus, Meta, Object, ObjectKey, OwnerReference};
 pub use names::{MAX_NAME, NameTooLong, profile_name};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::behavior::BehaviorReport;
 use crate::meta::Meta;
 
 /// A NodeReport. Its name is the node's.
@@ -42,6 +43,9 @@ pub struct NodeReportStatus {
     /// What the node detects; `None` if its agent does not watch it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detection: Option<DetectionState>,
+    /// What the node has observed of profiles whose behaviour is modelled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub behaviors: Vec<BehaviorReport>,
 }
 
 /// Detection on a node.

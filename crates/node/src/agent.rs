@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use kinds::ObjectKey;
 use kinds::annotations::FailMode;
-use nri::message::{
-    Container, ContainerAdjustment, LinuxContainerAdjustment, LinuxSeccomp, PodSandbox,
-};
+use nri::message::{Container, ContainerAdjustment, LinuxContainerAdjustment, PodSandbox};
 use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
+use crate::behavior::Behavior;
 use crate::detect::Detection;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
-use crate::merge::merge;
+use crate::merge::{is_same, merge};
 use crate::names::Names;
+use crate::observe::NOT_ENABLED;
 use crate::pod_events::PodEvents;
 use crate::queue::{Queue, Wanted};
 use crate::run::Parts;
@@ -43,6 +43,8 @@ pub(crate) struct Agent {
     pub(crate) detection: Option<Detection>,
     /// What becomes Events of pods, if the agent writes some.
     pub(crate) events: Option<Arc<PodEvents>>,
+    /// Behaviour modelling, if the agent observes containers.
+    pub(crate) behavior: Option<Behavior>,
 }
 
 impl Agent {
@@ -67,6 +69,10 @@ impl Agent {
             }
         }
         state.records = store.records()?.into_iter().collect();
+        match &parts.behavior {
+            Some(behavior) => state.recorder = Some(Arc::clone(&behavior.recorder)),
+            None => state.behavior_failure = Some(NOT_ENABLED.to_owned()),
+        }
         Ok(Self {
             settings,
             store,
@@ -76,6 +82,7 @@ impl Agent {
             say,
             detection: parts.detection,
             events: parts.events,
+            behavior: parts.behavior,
         })
     }
 
@@ -191,6 +198,10 @@ impl Agent {
         let Some(entry) = entry else {
             return Answer::Accept;
         };
+        if entry.is_modeled() {
+            self.observe_new(&entry, container);
+            return Answer::Accept;
+        }
         let confined = self
             .body(&entry)
             .and_then(|body| self.confine(pod, container, &entry, &body));
@@ -289,6 +300,10 @@ impl Agent {
         };
         let problem = match (&expected, &entry) {
             (None, None) => None,
+            (None, Some(entry)) if entry.is_modeled() => {
+                self.start_observed(container);
+                None
+            }
             (None, Some(entry)) if entry.fail_mode == FailMode::Open => None,
             (None, Some(_)) => Some("it was created before the agent knew of it".to_owned()),
             (Some(expected), _) => self.check(expected, container).err(),
@@ -412,13 +427,6 @@ impl Agent {
         drop(state);
         self.want(wanted);
     }
-}
-
-/// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.
-fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
-    one.default_action == other.default_action
-        && one.architectures == other.architectures
-        && one.syscalls == other.syscalls
 }
 
 /// Returns true if tollgate's runtime has noted a container with the policy of this name.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, OF_POLICY, TARGET};
-use kinds::{Meta, ObjectKey, OwnerReference, Scope, Target};
+use kinds::annotations::{
+    FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, MODELING, OF_POLICY, TARGET,
+};
+use kinds::{Meta, ModelingRun, ObjectKey, OwnerReference, Scope, Target};
 use nri::message::PodSandbox;
 use serde_json::Value;
 
@@ -27,6 +29,8 @@ pub(crate) struct Entry {
     /// Hash of the policy; empty if it cannot be read.
     pub(crate) hash: String,
     pub(crate) fail_mode: FailMode,
+    /// The containers are observed, and not confined.
+    pub(crate) modeling: Option<ModelingRun>,
     /// Why no container can have the policy.
     pub(crate) problem: Option<String>,
     created: String,
@@ -159,7 +163,16 @@ impl Index {
                 .map_err(|error| format!("the annotation {TARGET} is wrong: {error}"))
         });
         let hash = text(HASH);
-        let causes = [target.as_ref().err(), hash.as_ref().err()];
+        let modeling = meta.annotations.get(MODELING).map(|text| {
+            let run: Result<ModelingRun, _> = text.parse();
+            run.map_err(|error| format!("the annotation {MODELING} is wrong: {error}"))
+        });
+        let modeling = modeling.transpose();
+        let causes = [
+            target.as_ref().err(),
+            hash.as_ref().err(),
+            modeling.as_ref().err(),
+        ];
         let problem = causes.into_iter().flatten().next().cloned();
         // Whoever writes an object chooses its owners, and nobody but the operator writes where it is.
         let is_at_home = key.namespace == self.installation && !self.installation.is_empty();
@@ -172,6 +185,8 @@ impl Index {
             is_of_cluster: is_at_home && meta.owner_references.iter().any(owns),
             hash: hash.cloned().unwrap_or_default(),
             fail_mode: FailMode::of(meta.annotations.get(FAIL_MODE).map(String::as_str)),
+            // One that cannot be read is no reason to let a container run unconfined.
+            modeling: modeling.unwrap_or(None),
             problem: problem.clone(),
             created: meta.creation_timestamp.clone().unwrap_or_default(),
             key: key.clone(),
@@ -211,6 +226,13 @@ impl Index {
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
+    }
+
+    /// The runs of behaviour modelling, by profile.
+    pub(crate) fn runs(&self) -> BTreeMap<ObjectKey, ModelingRun> {
+        let runs = self.entries();
+        runs.filter_map(|entry| Some((entry.key.clone(), entry.modeling?)))
+            .collect()
     }
 
     /// Kind and name of the policy of a profile, as its owner.

@@ -13,9 +13,11 @@
 //! on disk, and never waits for the API server while the runtime waits for it.
 //!
 //! With [`PodEvents`] it writes what happens in pods as Events. With a [`Detection`] it also brings Rulesfiles and Configs to an engine that watches the node, and tells that engine what
-//! the runtime says of pods and containers, before they start.
+//! the runtime says of pods and containers, before they start. With a [`Behavior`] an engine observes the containers of policies
+//! in the mode BehaviorModeling, and the report says what they did.
 
 mod agent;
+mod behavior;
 mod detect;
 mod event_limits;
 mod event_writer;
@@ -25,7 +27,9 @@ mod filter;
 mod follow;
 mod index;
 mod merge;
+mod modeled;
 mod names;
+mod observe;
 mod pod_events;
 mod printable;
 mod profiles;
@@ -46,6 +50,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use behavior::{Behavior, BehaviorEngine, Recorder};
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
 pub use printable::printable;

@@ -170,6 +170,13 @@ fn negated(test: &LinuxSeccompArg) -> Option<Vec<LinuxSeccompArg>> {
     }])
 }
 
+/// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.
+pub(crate) fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
+    one.default_action == other.default_action
+        && one.architectures == other.architectures
+        && one.syscalls == other.syscalls
+}
+
 #[cfg(test)]
 mod tests {
     use nri::message::OptionalUInt32;

@@ -60,6 +60,10 @@ pub(crate) fn status(
             .into(),
         profiles: state.profiles(),
         detection,
+        behaviors: match &state.recorder {
+            Some(recorder) => recorder.reports(),
+            None => Vec::new(),
+        },
     }
 }
 
@@ -147,13 +151,18 @@ struct Sample<'s> {
 }
 
 impl Sample<'_> {
+    fn modeled(&self) -> (u64, u64) {
+        let recorder = self.state.recorder.as_ref();
+        recorder.map_or((0, 0), |recorder| recorder.counts())
+    }
+
     fn sum(&self, of: fn(&ProfileState) -> u64) -> u64 {
         self.profiles.iter().map(of).sum()
     }
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 19] = [
+const METRICS: [Metric; 21] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -172,6 +181,8 @@ const METRICS: [Metric; 19] = [
     ("violations_skipped_total", "counter", "Lines of its alerts that cannot be read.", |s| s.state.violations.skipped),
     ("violations_gaps_total", "counter", "Times that its alerts were gone, or cut, perhaps before they were read.", |s| s.state.violations.gaps),
     ("violations_lost_total", "counter", "Violations that could not be written to the log.", |s| s.state.violations.lost),
+    ("modeled_profiles", "gauge", "Profiles whose containers are observed.", |s| s.modeled().0),
+    ("modeled_profiles_incomplete", "gauge", "Of these, profiles of which something is missing.", |s| s.modeled().1),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
 ];
 

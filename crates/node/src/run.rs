@@ -13,12 +13,13 @@ use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
+use crate::behavior::Behavior;
 use crate::detect::Detection;
 use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
-use crate::{Settings, chain, detect, event_writer, report};
+use crate::{Settings, chain, detect, event_writer, observe, report};
 
 /// How long an answer to the runtime may take.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -69,6 +70,8 @@ pub struct Parts {
     pub events: Option<Arc<PodEvents>>,
     /// Violations that `tollgate runtime` reports, if the agent follows them.
     pub violations: Option<ViolationFiles>,
+    /// Behaviour modelling, if the agent observes containers.
+    pub behavior: Option<Behavior>,
 }
 
 /// Runs an agent, until `stop` says something. `say` gets messages for people.
@@ -108,6 +111,11 @@ pub fn run(
         let follower = agent.clone();
         let follow = move || violations::follow(&follower, &files);
         start("violations", Box::new(follow))?;
+    }
+    if let Some(behavior) = agent.behavior.clone() {
+        let of_behavior = agent.clone();
+        let observe = move || observe::observe(&of_behavior, &behavior);
+        start("behavior", Box::new(observe))?;
     }
     if agent.events.is_some() {
         let (of_events, writer) = (agent.clone(), client.clone());

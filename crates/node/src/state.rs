@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{Container, LinuxSeccomp, PodSandbox};
 
+use crate::behavior::Recorder;
 use crate::detect::Known;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
@@ -89,6 +90,12 @@ pub(crate) struct State {
     pub(crate) violations: ViolationCounters,
     /// What is known about the sources of detection.
     pub(crate) detection: Known,
+    /// What is recorded of containers whose behaviour is modelled; `None` if the agent observes none.
+    pub(crate) recorder: Option<Arc<Recorder>>,
+    /// Why no container is observed.
+    pub(crate) behavior_failure: Option<String>,
+    /// Why single containers are not observed, by id.
+    pub(crate) unobserved: HashMap<String, String>,
 }
 
 /// Counters of the metrics.
@@ -137,6 +144,10 @@ impl State {
     /// Takes a container out that has ended. Returns true if it was known.
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
+        self.unobserved.remove(id);
+        if let Some(recorder) = &self.recorder {
+            recorder.end(id);
+        }
         let seen = self.seen.remove(id);
         if let Some(seen) = &seen {
             self.linger(&seen.names, Instant::now());
@@ -275,7 +286,7 @@ impl State {
     }
 
     /// The profile of a container that exists. That it had none was found when it was created.
-    fn find_running(&self, seen: &Seen) -> Result<Option<&Entry>, Undecided> {
+    pub(crate) fn find_running(&self, seen: &Seen) -> Result<Option<&Entry>, Undecided> {
         let is_gone = |mark: &str| self.gone.contains_key(&mark_of(&seen.pod, mark));
         self.index
             .find_without(&seen.pod, &seen.names.name, is_gone)
@@ -385,6 +396,10 @@ impl State {
                     ..ProfileState::default()
                 });
             state.containers += 1;
+            if let Some(run) = entry.modeling {
+                self.add_modeled(state, id, run);
+                continue;
+            }
             let mut reasons = Vec::new();
             match self.records.get(id) {
                 None => reasons.push("it ran before the agent or the policy".to_owned()),
@@ -448,7 +463,7 @@ fn add_undecided(all: &mut BTreeMap<ObjectKey, ProfileState>, seen: &Seen, undec
 /// Maximum number of reasons of a profile in a report.
 const MAX_REASONS: usize = 20;
 
-fn add(all: &mut Vec<String>, more: Vec<String>) {
+pub(crate) fn add(all: &mut Vec<String>, more: Vec<String>) {
     for reason in more {
         if !all.contains(&reason) && all.len() < MAX_REASONS {
             all.push(reason);

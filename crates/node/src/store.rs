@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cluster::artifacts::AcceptedSources;
-use kinds::ObjectKey;
+use kinds::{BehaviorReport, ObjectKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::follow::Position;
 
+/// File with what was observed of containers whose behaviour is modelled.
+const BEHAVIOR: &str = "behavior.json";
 /// File with how far alerts were read.
 const POSITION: &str = "violations.json";
 /// Maximum length in bytes of a file that is read.
@@ -231,6 +233,20 @@ impl Store {
 
     pub(crate) fn write_sources(&self, sources: &AcceptedSources) -> Result<(), StoreError> {
         self.write(&self.folder.join(SOURCES), sources, Durability::Power)
+    }
+
+    /// What an agent before has observed of containers whose behaviour is modelled.
+    pub(crate) fn behavior(&self) -> Vec<BehaviorReport> {
+        // An agent without such a file has observed nothing.
+        self.read(&self.folder.join(BEHAVIOR)).unwrap_or_default()
+    }
+
+    pub(crate) fn write_behavior(&self, reports: &[BehaviorReport]) -> Result<(), StoreError> {
+        let path = self.folder.join(BEHAVIOR);
+        match reports.is_empty() {
+            true => remove(path),
+            false => self.write(&path, &reports, Durability::Power),
+        }
     }
 
     /// How far alerts of `tollgate runtime` were read.

@@ -22,8 +22,8 @@ use crate::{Settings, report};
 const POLICY: &str = r#"{"policy": {"enforcer": "Seccomp", "mode": "EnhanceProtect", "enhanceProtect":
     {"privileged": true, "hardeningRules": ["disallow-mount"]}}}"#;
 
-pub(crate) fn agent(folder: &Path) -> Agent {
-    let settings = Settings {
+pub(crate) fn settings(folder: &Path) -> Settings {
+    Settings {
         node: "n1".to_owned(),
         installation: "tollgate".to_owned(),
         socket: folder.join("nri.sock"),
@@ -33,13 +33,17 @@ pub(crate) fn agent(folder: &Path) -> Agent {
         runtime_state: folder.join("runtime"),
         listen: None,
         renewal: Duration::from_secs(30),
-    };
+    }
+}
+
+pub(crate) fn agent(folder: &Path) -> Agent {
     let parts = Parts {
         detection: None,
         events: Some(Arc::default()),
         violations: None,
+        behavior: None,
     };
-    Agent::new(settings, parts, Arc::new(|_| ())).unwrap()
+    Agent::new(settings(folder), parts, Arc::new(|_| ())).unwrap()
 }
 
 fn key(name: &str) -> ObjectKey {

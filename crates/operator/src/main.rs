@@ -50,6 +50,9 @@ struct ManifestOptions {
     /// Have agents follow violations that `tollgate runtime` reports, and write vArmor's log of them
     #[arg(long)]
     violations: bool,
+    /// Have agents observe the containers of policies in the mode BehaviorModeling, with the capabilities that this needs
+    #[arg(long)]
+    behavior_modeling: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -66,6 +69,9 @@ struct Run {
     /// Serve /metrics and /healthz at this address
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    /// Take policies in the mode BehaviorModeling: agents run with --behavior-modeling, too
+    #[arg(long)]
+    behavior_modeling: bool,
     /// Address of the API server (default: the one that a pod gets from Kubernetes)
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -110,6 +116,7 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         detect: options.detect,
         events: options.events,
         violations: options.violations,
+        behavior_modeling: options.behavior_modeling,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);
@@ -145,7 +152,11 @@ fn main() -> ExitCode {
                 Ok(client) => client,
                 Err(error) => return fail(&error, BAD_INPUT),
             };
-            let operator = Operator::new(client, Settings::new(&namespace, &name));
+            let settings = Settings {
+                behavior_modeling: run.behavior_modeling,
+                ..Settings::new(&namespace, &name)
+            };
+            let operator = Operator::new(client, settings);
             let served = run
                 .listen
                 .map(|address| serve_pages(operator.metrics(), address));

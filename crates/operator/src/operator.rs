@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use apiserver::Client;
+use apiserver::{ApiError, Client};
 use cluster::artifacts::ArtifactId;
 use cluster::{Cluster, Event, ObjectKind, PolicyId};
 use jiff::{SignedDuration, Timestamp};
@@ -41,6 +41,10 @@ pub struct Settings {
     pub pause: Duration,
     /// Age at which the report of a node is worth nothing.
     pub silence: Duration,
+    /// Nodes observe containers, so that policies may have the mode BehaviorModeling.
+    pub behavior_modeling: bool,
+    /// Least time between two writes of a model whose run is not over.
+    pub model_pause: Duration,
 }
 
 impl Settings {
@@ -53,6 +57,8 @@ impl Settings {
             lease: Duration::from_secs(15),
             pause: Duration::from_secs(1),
             silence: cluster::SILENCE,
+            behavior_modeling: false,
+            model_pause: Duration::from_secs(15),
         }
     }
 }
@@ -114,12 +120,15 @@ impl Operator {
         self.metrics.leader.store(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let mut sources = Sources::new(self.client.clone(), namespace, sender);
-        for source in Source::ALWAYS {
+        let modeling = self.settings.behavior_modeling;
+        let models = modeling.then_some(Source::Models);
+        for source in Source::ALWAYS.into_iter().chain(models) {
             sources.start(source).map_err(OperatorError::Thread)?;
         }
         let round = Round {
-            cluster: Cluster::new(namespace, false),
+            cluster: Cluster::new(namespace, modeling),
             writer: Writer::new(self.client.clone(), namespace, identity),
+            models_written: BTreeMap::new(),
             sources,
             listed: BTreeSet::new(),
             pending: BTreeSet::new(),
@@ -148,6 +157,8 @@ struct Round<'a> {
     next_artifacts: Instant,
     /// When something was written for a policy.
     written: BTreeMap<PolicyId, Instant>,
+    /// When its model was written.
+    models_written: BTreeMap<PolicyId, Instant>,
     silences: Silences,
     settings: &'a Settings,
     metrics: &'a Metrics,
@@ -188,6 +199,11 @@ impl Round<'_> {
                 // `sources` has a sender: this does not happen while it lives.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+        if self.settings.behavior_modeling {
+            // A clock before 1970 is not set: no run ends by it.
+            let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+            self.cluster.apply(Event::Time(now));
         }
         self.pending.extend(self.cluster.take_changes());
         self.pending_artifacts
@@ -277,19 +293,46 @@ impl Round<'_> {
             }
             if self.cluster.policy(&id).is_none() {
                 self.written.remove(&id);
+                self.models_written.remove(&id);
                 continue;
             }
             self.written.insert(id.clone(), Instant::now());
             Metrics::add(&self.metrics.writes);
-            if let Err(error) = self.writer.write(&self.cluster, &id) {
+            let written = self
+                .writer
+                .write(&self.cluster, &id)
+                .and_then(|()| self.write_model(&id));
+            if let Err(error) = written {
                 Metrics::add(&self.metrics.errors);
                 say(format!(
-                    "cannot write the profile or status of {}: {error}",
+                    "cannot write the profile, model or status of {}: {error}",
                     id.key
                 ));
                 self.pending.insert(id);
             }
         }
+        self.let_go(say);
+    }
+
+    /// Writes the model of a policy, unless that was done a moment ago: nodes report often what is new.
+    fn write_model(&mut self, id: &PolicyId) -> Result<(), ApiError> {
+        let Some(model) = self.cluster.model(id) else {
+            return Ok(());
+        };
+        let last = self.models_written.get(id);
+        let waits = last.is_some_and(|last| last.elapsed() < self.settings.model_pause);
+        if waits && !model.is_final {
+            self.pending.insert(id.clone());
+            return Ok(());
+        }
+        if self.writer.write_model(&model)? {
+            self.models_written.insert(id.clone(), Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Deletes profiles whose policies are gone, and lets those go that all nodes have seen deleted.
+    fn let_go(&mut self, say: &mut impl FnMut(String)) {
         for (key, uid) in self.cluster.orphans() {
             if let Err(error) = self.writer.delete(&key, &uid) {
                 say(format!("cannot delete the profile {key}: {error}"));

@@ -32,6 +32,7 @@ pub(crate) enum Source {
     Policies,
     ClusterPolicies,
     Profiles,
+    Models,
     Nodes,
     Reports,
     Rulesfiles,
@@ -58,6 +59,7 @@ impl Source {
         match kind {
             ObjectKind::Policies => &[Self::Policies, Self::ClusterPolicies],
             ObjectKind::Profiles => &[Self::Profiles],
+            ObjectKind::Models => &[Self::Models],
             ObjectKind::Nodes => &[Self::Nodes],
             ObjectKind::Reports => &[Self::Reports],
             ObjectKind::Services => &[Self::Services],
@@ -71,6 +73,7 @@ impl Source {
         Some(match self {
             Self::Policies | Self::ClusterPolicies => ObjectKind::Policies,
             Self::Profiles => ObjectKind::Profiles,
+            Self::Models => ObjectKind::Models,
             Self::Nodes => ObjectKind::Nodes,
             Self::Reports => ObjectKind::Reports,
             // The status of each is about that object alone.
@@ -91,6 +94,7 @@ impl Source {
             Self::Policies => ours("VarmorPolicy"),
             Self::ClusterPolicies => ours("VarmorClusterPolicy"),
             Self::Profiles => ours("ArmorProfile"),
+            Self::Models => ours("ArmorProfileModel"),
             Self::Reports => ours("NodeReport"),
             Self::Rulesfiles => ours("Rulesfile").in_namespace(installation),
             Self::Configs => ours("Config").in_namespace(installation),
@@ -106,6 +110,7 @@ impl Source {
             Self::Policies => Event::Policy(self.policy(object, Scope::Namespace)?),
             Self::ClusterPolicies => Event::Policy(self.policy(object, Scope::Cluster)?),
             Self::Profiles => Event::Profile(typed(object, Some("ArmorProfile"))?),
+            Self::Models => Event::Model(typed(object, Some("ArmorProfileModel"))?),
             Self::Nodes => Event::Node(typed(object, None)?),
             Self::Reports => Event::Report(typed(object, Some("NodeReport"))?),
             Self::Rulesfiles => Event::Artifact(ArtifactKind::Rulesfile, Box::new(object)),
@@ -131,6 +136,7 @@ impl Source {
             Self::Policies => gone(Scope::Namespace, key),
             Self::ClusterPolicies => gone(Scope::Cluster, key),
             Self::Profiles => Event::ProfileGone(key),
+            Self::Models => Event::ModelGone(key),
             Self::Nodes => Event::NodeGone(key.name),
             Self::Reports => Event::ReportGone(key.name),
             Self::Rulesfiles => artifact(ArtifactKind::Rulesfile, key),

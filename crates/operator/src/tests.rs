@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::silence::Silences;
 
+mod modeling;
+
 const POLICY: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/varmorpolicies/web";
 const PROFILE: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/armorprofiles/varmor-demo-web";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/tollgate/leases/tollgate-operator";

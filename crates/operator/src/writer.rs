@@ -3,12 +3,13 @@
 use apiserver::{ApiError, Client, Resource};
 use cluster::artifacts::ArtifactId;
 use cluster::{
-    Cluster, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release, keep_condition_times,
-    keep_times,
+    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release,
+    keep_condition_times, keep_times,
 };
 use jiff::Timestamp;
+use kinds::annotations::MODELING;
 use kinds::crd::Definition;
-use kinds::{ObjectKey, PolicyObject, PolicyStatus};
+use kinds::{Condition, ModelStatus, ModelingRun, ObjectKey, PolicyObject, PolicyStatus};
 use serde_json::{Value, json};
 
 use crate::events;
@@ -82,6 +83,38 @@ impl Writer {
         }
     }
 
+    /// Writes a model, if it differs from what is there by more than how long it took. Returns whether it did.
+    ///
+    /// # Errors
+    ///
+    /// If the API server refuses. It is to be tried again.
+    pub(crate) fn write_model(&self, model: &DesiredModel) -> Result<bool, ApiError> {
+        let mut status = model.status.clone();
+        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        keep_model_times(&mut status, model.stored.as_ref(), &now);
+        let is_status_new =
+            model.stored.as_ref().map(without_times) != Some(without_times(&status));
+        if !model.is_object_new && !is_status_new {
+            return Ok(false);
+        }
+        let definition = definition("ArmorProfileModel");
+        let mut object = model.object.clone();
+        object["apiVersion"] = definition.api_version().into();
+        object["kind"] = definition.kind.into();
+        // The data first: a status that says that they are complete must not come before them.
+        if model.is_object_new {
+            self.client.apply(&Resource::of(definition), &object)?;
+        }
+        let object = json!({
+            "apiVersion": definition.api_version(),
+            "kind": definition.kind,
+            "metadata": name(&model.key),
+            "status": status,
+        });
+        unless_gone(self.client.apply_status(&Resource::of(definition), &object))?;
+        Ok(true)
+    }
+
     /// Writes the status of a Rulesfile or Config, if it differs from what is there.
     ///
     /// # Errors
@@ -129,6 +162,15 @@ impl Writer {
     fn profile(&self, policy: &PolicyObject, profile: &DesiredProfile) -> Value {
         let mut annotations = profile.notes.clone();
         annotations.insert(INSTALLATION.to_owned(), self.installation.clone());
+        if profile.starts_run {
+            let run = ModelingRun {
+                // A clock before 1970 is not set: the run is over at once, and its model says that nothing was observed.
+                start: u64::try_from(Timestamp::now().as_second()).unwrap_or(0),
+                minutes: profile.spec.behavior_modeling.duration,
+                is_over: false,
+            };
+            annotations.insert(MODELING.to_owned(), run.to_string());
+        }
         json!({
             "apiVersion": definition("ArmorProfile").api_version(),
             "kind": "ArmorProfile",
@@ -172,6 +214,27 @@ impl Writer {
     /// If the API server refuses.
     pub(crate) fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), ApiError> {
         unless_gone(self.client.delete(&resource("ArmorProfile"), key, uid))
+    }
+}
+
+/// Gives each condition of a model the time of its last change.
+fn keep_model_times(new: &mut ModelStatus, old: Option<&ModelStatus>, now: &str) {
+    for one in &mut new.conditions {
+        let is_same =
+            |old: &Condition| old.kind == one.condition.kind && old.status == one.condition.status;
+        let mut known = old.into_iter().flat_map(|old| &old.conditions);
+        let before = known.find(|old| old.node_name == one.node_name && is_same(&old.condition));
+        let time = before.and_then(|before| before.condition.last_transition_time.clone());
+        one.condition.last_transition_time = Some(time.unwrap_or_else(|| now.to_owned()));
+    }
+}
+
+/// A status without what changes while nothing new is observed.
+fn without_times(status: &ModelStatus) -> ModelStatus {
+    ModelStatus {
+        observed_seconds: 0,
+        nothing_new_seconds: 0,
+        ..status.clone()
     }
 }
 

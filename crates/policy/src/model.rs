@@ -1,8 +1,10 @@
 //! The behaviour model of a workload, and advice on the rules that the workload tolerates.
 
+mod action;
 mod classes;
 mod exchange;
 
+pub use self::action::WorkloadAction;
 pub use self::exchange::{Unrecorded, WILDCARDS};
 
 use std::collections::{BTreeMap, BTreeSet};

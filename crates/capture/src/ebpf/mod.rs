@@ -59,7 +59,7 @@ use maps::{Control, KernelCounts, Maps, Scope};
 use named::NamedFiles;
 use programs::Programs;
 pub use programs::RingSizes;
-pub use scope::{Cgroup, CgroupError, WatchScope};
+pub use scope::{Cgroup, CgroupError, ContainerChoice, WatchScope};
 use table::Table;
 use tables::Tables;
 

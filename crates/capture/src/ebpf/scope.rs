@@ -3,8 +3,10 @@
 //! The kernel knows places: processes of the same cgroups and namespaces. On the first record from a place,
 //! the agent decides whether it belongs to the scope, and writes the decision to the kernel.
 
+use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use event::{Container, Containment};
 
@@ -116,6 +118,24 @@ fn is_below(path: &[u8], folder: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
+/// Chooses containers by their full ids.
+#[derive(Clone)]
+pub struct ContainerChoice(Arc<dyn Fn(&str) -> bool + Send + Sync>);
+
+impl fmt::Debug for ContainerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContainerChoice")
+    }
+}
+
+impl PartialEq for ContainerChoice {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ContainerChoice {}
+
 /// Containers and control groups to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchScope {
@@ -123,9 +143,19 @@ pub struct WatchScope {
     pub containers: Vec<String>,
     /// Control groups.
     pub cgroups: Vec<Cgroup>,
+    /// In place of both: a choice of containers.
+    pub choice: Option<ContainerChoice>,
 }
 
 impl WatchScope {
+    /// A scope of the containers with these full ids. The choice is asked once for each place, at its first record.
+    pub fn chosen(choice: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            choice: Some(ContainerChoice(Arc::new(choice))),
+            ..Self::default()
+        }
+    }
+
     /// Returns the containers of the scope that have no process on this host. A container whose name its
     /// runtime has not written down yet is not found by it.
     ///
@@ -152,6 +182,15 @@ impl WatchScope {
     /// Returns whether a container is watched, or a place with these cgroups (hierarchy, path). `None` if
     /// undecided so far.
     pub(super) fn takes(&self, container: &Container, cgroups: &[(u32, Vec<u8>)]) -> Option<bool> {
+        if let Some(ContainerChoice(choice)) = &self.choice {
+            return match container.containment {
+                Containment::Host => Some(false),
+                Containment::Unknown => None,
+                Containment::Known => {
+                    Some(container.full_id.as_deref().is_some_and(|id| choice(id)))
+                }
+            };
+        }
         let is_group = |group: &Cgroup| {
             let mut all = cgroups.iter();
             all.any(|(hierarchy, path)| group.contains(*hierarchy, path))
@@ -205,7 +244,7 @@ mod tests {
     fn containers_are_named_by_name_or_by_the_beginning_of_their_id() {
         let places = |named: &str| WatchScope {
             containers: vec![named.to_owned()],
-            cgroups: Vec::new(),
+            ..WatchScope::default()
         };
         let id = "0123456789abcdef0123";
         let web = known(id, Some("web"), None);
@@ -233,6 +272,7 @@ mod tests {
                 hierarchy: 3,
                 path: b"/a/b".to_vec(),
             }],
+            choice: None,
         };
         let takes = |hierarchy: u32, path: &[u8]| {
             places.takes(&Container::host(), &[(hierarchy, path.to_vec())])
@@ -242,6 +282,22 @@ mod tests {
         assert_eq!(takes(3, b"/a/bc"), Some(false));
         assert_eq!(takes(3, b"/a"), Some(false));
         assert_eq!(takes(2, b"/a/b"), Some(false));
+    }
+
+    #[test]
+    fn a_choice_is_asked_for_full_ids_of_containers_alone() {
+        let id = "0123456789abcdef0123";
+        let scope = WatchScope::chosen(move |asked| asked == id);
+        assert_eq!(
+            scope.takes(&known(id, None, Some("not yet")), &[]),
+            Some(true)
+        );
+        assert_eq!(
+            scope.takes(&known("0123456789abffff", None, None), &[]),
+            Some(false)
+        );
+        assert_eq!(scope.takes(&Container::host(), &[]), Some(false));
+        assert_eq!(scope.takes(&Container::unknown(), &[]), None);
     }
 
     #[test]

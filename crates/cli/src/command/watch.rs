@@ -141,6 +141,7 @@ pub(super) fn places(
         })
     };
     Ok(Some(ebpf::WatchScope {
+        choice: None,
         containers,
         cgroups: cgroups.iter().map(find).collect::<Result<_, _>>()?,
     }))

@@ -920,6 +920,10 @@ pub(crate) const PAGES: &[Page] = &[
                     "outside a pod",
                 ),
                 Example(
+                    "tollgate node --runtime-handler tollgate --behavior-modeling",
+                    "record what containers of policies in the mode BehaviorModeling do",
+                ),
+                Example(
                     "tollgate node --runtime-handler tollgate --detect",
                     "watch the node, too, by the built-in rules and the Rulesfiles of the installation",
                 ),

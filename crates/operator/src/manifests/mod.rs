@@ -28,6 +28,9 @@ pub struct Installation {
     pub events: bool,
     /// Agents follow violations that `tollgate runtime` reports, and write vArmor's log of them.
     pub violations: bool,
+    /// Agents observe containers of policies in the mode BehaviorModeling. They need capabilities then, and the operator the right
+    /// to write models.
+    pub behavior_modeling: bool,
 }
 
 /// All objects, in the order in which they can be applied.

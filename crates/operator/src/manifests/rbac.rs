@@ -82,6 +82,22 @@ pub(crate) const OF_OPERATOR: [Access; 8] = [
     ),
 ];
 
+/// Rights of an operator that models behaviour, in the whole cluster.
+pub(crate) const OF_MODELER: [Access; 2] = [
+    right(
+        "crd.varmor.org",
+        &["armorprofilemodels"],
+        &["get", "list", "watch", "create", "patch"],
+        "models are what it makes, in the namespaces of their policies; it deletes none, and replaces none of others",
+    ),
+    right(
+        "crd.varmor.org",
+        &["armorprofilemodels/status"],
+        &["patch"],
+        "how far a model is",
+    ),
+];
+
 /// Rights of the operator in its own namespace.
 pub(crate) const OF_LEADER: [Access; 2] = [
     right(
@@ -203,6 +219,10 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
         })
     };
     let of_operator: Vec<Access> = OF_LEADER.into_iter().chain(OF_REPORTER).collect();
+    let mut of_cluster_operator = OF_OPERATOR.to_vec();
+    if installation.behavior_modeling {
+        of_cluster_operator.extend(OF_MODELER);
+    }
     let mut of_node = OF_NODE.to_vec();
     let mut more = Vec::new();
     if installation.detect {
@@ -218,7 +238,7 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     let objects = vec![
         account(OPERATOR),
         account(NODE),
-        self::role("ClusterRole", of_cluster(OPERATOR), &OF_OPERATOR),
+        self::role("ClusterRole", of_cluster(OPERATOR), &of_cluster_operator),
         self::role("ClusterRole", of_cluster(NODE), &of_node),
         role,
         binding(installation, "ClusterRole", of_cluster(OPERATOR), OPERATOR),

@@ -9,6 +9,8 @@ const PORT: u16 = 9580;
 /// Annotation of pods that a runtime creates without the agent, where it requires one: it is set in the runtime's
 /// `tolerate_missing_plugins_annotation`.
 pub(super) const TOLERATE: &str = "tollgate.dev/tolerate-missing";
+/// Option of operator and agents.
+const MODELING: &str = "--behavior-modeling";
 /// User of the operator.
 const NOBODY: u32 = 65532;
 
@@ -57,13 +59,22 @@ fn operator(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsNonRoot"] = json!(true);
     security["runAsUser"] = json!(NOBODY);
+    let mut command = json!([
+        "tollgate-operator",
+        "run",
+        "--listen",
+        format!("0.0.0.0:{PORT}")
+    ]);
+    if let (true, Some(words)) = (installation.behavior_modeling, command.as_array_mut()) {
+        words.push(json!(MODELING));
+    }
     let pod = json!({
         "serviceAccountName": OPERATOR,
         "priorityClassName": "system-cluster-critical",
         "containers": [{
             "name": "operator",
             "image": installation.image,
-            "command": ["tollgate-operator", "run", "--listen", format!("0.0.0.0:{PORT}")],
+            "command": command,
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
             "livenessProbe": probe(3),
             "env": [from_field("POD_NAMESPACE", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
@@ -109,6 +120,8 @@ const LOGS: [(&str, &str, bool); 2] = [
 
 /// Options of what an installation may have.
 fn further_options(installation: &Installation) -> impl Iterator<Item = &'static str> {
+    let detect = installation.detect.then_some(&["--detect"][..]);
+    let modeling = installation.behavior_modeling.then_some(&[MODELING][..]);
     let events = installation.events.then_some(&["--events"][..]);
     let violations = installation.violations.then_some(
         &[
@@ -118,7 +131,7 @@ fn further_options(installation: &Installation) -> impl Iterator<Item = &'static
             "/var/log/varmor/violations.log",
         ][..],
     );
-    [events, violations]
+    [detect, modeling, events, violations]
         .into_iter()
         .flatten()
         .flatten()
@@ -138,13 +151,15 @@ const CAPABILITIES: [&str; 6] = [
 ];
 
 /// Lets an agent watch its node.
-fn let_watch(security: &mut Value, command: &mut Value) {
+fn let_watch(security: &mut Value) {
     security["capabilities"]["add"] = json!(CAPABILITIES);
     // The API server refuses the opposite beside SYS_ADMIN.
     security["allowPrivilegeEscalation"] = json!(true);
-    if let Some(words) = command.as_array_mut() {
-        words.push(json!("--detect"));
-    }
+}
+
+/// Returns true if agents run an engine, for rules or for models.
+fn has_engine(installation: &Installation) -> bool {
+    installation.detect || installation.behavior_modeling
 }
 
 /// Mounts and volumes of an agent.
@@ -174,13 +189,13 @@ fn agents(installation: &Installation) -> Value {
         "--listen",
         port
     ]);
-    if installation.detect {
-        let_watch(&mut security, &mut command);
+    if has_engine(installation) {
+        let_watch(&mut security);
     }
     if let Some(words) = command.as_array_mut() {
         words.extend(further_options(installation).map(Value::from));
     }
-    let memory = ["128Mi", "512Mi"][usize::from(installation.detect)];
+    let memory = ["128Mi", "512Mi"][usize::from(has_engine(installation))];
     let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,
@@ -204,7 +219,7 @@ fn agents(installation: &Installation) -> Value {
         }],
         "volumes": volumes,
     });
-    if installation.detect {
+    if has_engine(installation) {
         // Processes of the node are known by their pids.
         pod["hostPID"] = json!(true);
     }

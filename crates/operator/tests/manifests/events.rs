@@ -121,6 +121,7 @@ fn only_with_events_have_agents_the_right_and_the_option() {
             detect: true,
             events,
             violations: events,
+            behavior_modeling: events,
         })
     };
     let find = |all: &[Value], kind: &str, name: &str| -> Value {

@@ -339,6 +339,7 @@ impl Installed {
             detect,
             events,
             violations: false,
+            behavior_modeling: false,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -424,6 +425,7 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
         detect: true,
         events: true,
         violations: true,
+        behavior_modeling: true,
     };
     manifests::write_chart(folder.path(), &installation)
         .expect("the cluster is as this test made it");

@@ -55,6 +55,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
         listen: args.listen,
         renewal: RENEWAL,
     };
+    let behavior = args.behavior_modeling.then(super::behavior::behavior);
     let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
     let parts = Parts {
         detection: detecting.as_ref().map(Detecting::detection),
@@ -63,6 +64,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
             alerts,
             log: args.violations_log,
         }),
+        behavior,
     };
     let agent = thread::spawn(move || node::run(settings, parts, &client, &stopped, say));
     let mut exit = Exit::Ok;

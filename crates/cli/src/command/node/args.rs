@@ -35,6 +35,9 @@ pub(crate) struct Node {
     /// Leave the built-in rules out: load those of Rulesfiles alone
     #[arg(long, requires = "detect", help_heading = DETECTION)]
     pub(crate) no_builtin_rules: bool,
+    /// Observe the containers of policies in the mode BehaviorModeling by the engine ebpf, and report what they do
+    #[arg(long, help_heading = DETECTION)]
+    pub(crate) behavior_modeling: bool,
     /// Write alerts, violations and policies that are not enforced as Events of their pods, at limited rates
     #[arg(long, help_heading = NODE)]
     pub(crate) events: bool,

@@ -4,6 +4,8 @@
 mod agent;
 pub(crate) mod args;
 #[cfg(feature = "kubernetes")]
+mod behavior;
+#[cfg(feature = "kubernetes")]
 mod detect;
 #[cfg(feature = "kubernetes")]
 mod events;
