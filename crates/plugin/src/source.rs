@@ -75,6 +75,21 @@ impl Counters {
     }
 }
 
+impl Totals {
+    /// Counts a failure.
+    pub(crate) fn count(&mut self, error: &HelperError) {
+        let counter = match error {
+            HelperError::Ended(_) => &mut self.crashes,
+            HelperError::Hung(_) => &mut self.hangs,
+            HelperError::Garbage(_) => &mut self.garbage,
+            HelperError::Plugin(_) | HelperError::Missing(_) | HelperError::Start { .. } => {
+                &mut self.failures
+            }
+        };
+        *counter += 1;
+    }
+}
+
 /// Something that the user should hear of.
 #[derive(Clone, Debug)]
 pub struct Incident {
@@ -252,7 +267,7 @@ impl Shared {
             return Ok(FollowEnd::Stopped);
         }
         helper.load(&self.plan.plugins)?;
-        helper.open(evaluator.wanted(), evaluator.with_info())?;
+        helper.open(evaluator.wanted())?;
         self.tell(IncidentKind::Opened, "it is open".to_owned());
         loop {
             let reply = helper.reply()?;
@@ -270,8 +285,7 @@ impl Shared {
                 }
             }
             if let Some(next) = self.successor() {
-                let has_other_fields = next.wanted() != evaluator.wanted()
-                    || next.with_info() != evaluator.with_info();
+                let has_other_fields = next.wanted() != evaluator.wanted();
                 let former = std::mem::replace(evaluator, next);
                 evaluator.continue_after(&former);
                 if has_other_fields {
