@@ -242,10 +242,12 @@ fn totals(name: &str, counters: &Counters) -> String {
         garbage,
         failures,
         undecided,
+        unparsed,
     } = counters.totals();
     format!(
         "plugin source {name}: {} shown to rules, {} ({crashes} crashes, {hangs} hangs, {garbage} times garbage, \
-         {failures} failures), {undecided} rules undecided",
+         {failures} failures), {undecided} rules undecided, \
+         {unparsed} not parsed",
         summary::plural(events, "event"),
         summary::plural(restarts, "restart"),
     )

@@ -60,7 +60,10 @@ impl SourceEvaluator {
         let mut types = Vec::new();
         for field in engine.plugin_fields() {
             // The first plugin that has the field supplies it, as in the table that the rules were compiled with.
-            let (plugin, at) = plugins.iter().enumerate().find_map(|(plugin, loaded)| {
+            let extracting = plugins.iter().enumerate();
+            let mut extracting =
+                extracting.filter(|(_, loaded)| loaded.description.extracts(source));
+            let (plugin, at) = extracting.find_map(|(plugin, loaded)| {
                 let known = &loaded.description.fields;
                 let at = known
                     .iter()

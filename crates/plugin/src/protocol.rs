@@ -117,6 +117,8 @@ pub enum Reply {
     Idle,
     /// The source has no more events.
     Ended,
+    /// So many events since the last such message a plugin could not parse. Rules see them.
+    Unparsed(u64),
     /// Something failed; nothing follows.
     Failed(String),
 }
@@ -146,6 +148,10 @@ pub struct Description {
     pub fields: Vec<FieldDescription>,
     /// JSON schema of `init_config`; empty without one.
     pub schema: String,
+    /// Event sources whose events it parses; empty for all.
+    pub parses_from: Vec<String>,
+    /// It parses system calls, too.
+    pub parses_system_calls: bool,
 }
 
 /// What a plugin can do.
@@ -328,11 +334,13 @@ impl Description {
         let mut all = texts
             .into_iter()
             .chain(of_fields)
-            .chain(&self.extracts_from);
+            .chain(&self.extracts_from)
+            .chain(&self.parses_from);
         if all.any(|text| text.len() > MAX_DESCRIPTION) || self.schema.len() > MAX_SCHEMA {
             return invalid("a description that is too long".to_owned());
         }
-        if self.fields.len() > MAX_FIELDS || self.extracts_from.len() > MAX_FIELDS {
+        let lists = [&self.extracts_from, &self.parses_from];
+        if self.fields.len() > MAX_FIELDS || lists.iter().any(|list| list.len() > MAX_FIELDS) {
             return invalid(format!("more than {MAX_FIELDS} fields or sources"));
         }
         if !is_name(&self.name) || !(self.source.is_empty() || is_name(&self.source)) {

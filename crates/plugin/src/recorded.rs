@@ -183,6 +183,11 @@ impl RecordedSource {
         while done < batch {
             let records = match helper.reply() {
                 Ok(Reply::Batch(records)) if (1..=batch - done).contains(&records.len()) => records,
+                Ok(Reply::Unparsed(events)) => {
+                    let unparsed = &mut self.counts.totals.unparsed;
+                    *unparsed = unparsed.saturating_add(events);
+                    continue;
+                }
                 Ok(_) => {
                     let what = "other records than those of its events".to_owned();
                     return (

@@ -43,6 +43,8 @@ pub struct Counters {
     pub failures: AtomicU64,
     /// Rules that stayed undecided because a plugin could not say a value.
     pub undecided: AtomicU64,
+    /// Events that a plugin could not parse. Rules saw them.
+    pub unparsed: AtomicU64,
 }
 
 /// Counts at one moment; see [`Counters`].
@@ -56,6 +58,7 @@ pub struct Totals {
     pub garbage: u64,
     pub failures: u64,
     pub undecided: u64,
+    pub unparsed: u64,
 }
 
 impl Counters {
@@ -71,6 +74,7 @@ impl Counters {
             garbage: load(&self.garbage),
             failures: load(&self.failures),
             undecided: load(&self.undecided),
+            unparsed: load(&self.unparsed),
         }
     }
 }
@@ -278,6 +282,9 @@ impl Shared {
             match reply {
                 Reply::Batch(records) => self.show(evaluator, &records)?,
                 Reply::Idle => {}
+                Reply::Unparsed(events) => {
+                    self.counters.unparsed.fetch_add(events, Ordering::Relaxed);
+                }
                 Reply::Ended => return Ok(FollowEnd::Ended),
                 Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
                     let what = "an answer to nothing".to_owned();

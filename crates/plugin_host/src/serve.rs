@@ -1,5 +1,6 @@
 //! Answers the requests of the program that asks.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,8 +14,8 @@ use plugin::protocol::{
 use crate::abi::{AskedField, Batch, Library, Plugin};
 use crate::address::has_address;
 use crate::confine;
-use crate::describe;
-use crate::event::{self, Buffer};
+use crate::describe::{self, SYSCALL_SOURCE};
+use crate::event::{self, Buffer, PLUGIN_EVENT};
 
 /// A batch is sent when its values have this many bytes.
 const FULL: usize = 256 << 10;
@@ -95,6 +96,10 @@ fn load(spec: &PluginSpec) -> Result<Loaded, String> {
     if description.capabilities.extraction && !plugin.takes_from_plugins() {
         describe::only_from_system_calls(&mut description);
     }
+    let names_only_plugins = plugin
+        .parsed_types()
+        .is_some_and(|types| types.iter().all(|ty| *ty == PLUGIN_EVENT));
+    description.parses_system_calls = description.parses(SYSCALL_SOURCE) && !names_only_plugins;
     Ok(Loaded {
         plugin,
         description,
@@ -110,6 +115,10 @@ struct Extraction {
     values: usize,
     with_info: bool,
     with_data: bool,
+    /// For each plugin whether it parses events of the source.
+    parses: Vec<bool>,
+    /// Events that a plugin could not parse, since they were reported.
+    unparsed: Cell<u64>,
 }
 
 impl Extraction {
@@ -123,10 +132,15 @@ impl Extraction {
             fields.push(asked_field(&loaded.description, field)?);
             positions.push(position);
         }
-        if plugins.is_empty() {
-            return Err("asked for events of no plugin".to_owned());
-        }
+        let first = plugins.first().ok_or("asked for events of no plugin")?;
+        let parses = |loaded: &Loaded| {
+            let types = loaded.plugin.parsed_types();
+            loaded.description.parses(&first.description.source)
+                && types.is_none_or(|types| types.contains(&PLUGIN_EVENT))
+        };
         Ok(Self {
+            parses: plugins.iter().map(parses).collect(),
+            unparsed: Cell::new(0),
             plugins,
             asked,
             values: wanted.fields.len(),
@@ -146,13 +160,35 @@ impl Extraction {
             for given in &events {
                 let made = event::recorded(given, id);
                 let record = made.and_then(|event| self.record(&event, given.number));
+                // Before the records, the last of which ends the answer.
+                self.tell_unparsed(sender.socket)?;
                 sender.add(record)?;
             }
             sender.finish()?;
         }
     }
 
+    /// Has plugins parse an event, before any of them takes fields from it.
+    fn parse(&self, event: &Buffer, number: u64) -> Result<(), String> {
+        let source = &self.plugins[0].plugin;
+        for (loaded, parses) in self.plugins.iter().zip(&self.parses) {
+            if *parses && !loaded.plugin.parse(source, event, number)? {
+                self.unparsed.set(self.unparsed.get() + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports events that a plugin could not parse, if there are any.
+    fn tell_unparsed(&self, socket: &mut UnixStream) -> Result<(), String> {
+        match self.unparsed.take() {
+            0 => Ok(()),
+            events => reply(socket, &Reply::Unparsed(events)),
+        }
+    }
+
     fn record(&self, event: &Buffer, number: u64) -> Result<Record, String> {
+        self.parse(event, number)?;
         let source = &self.plugins[0].plugin;
         let mut values = vec![FieldValue::Absent; self.values];
         for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
@@ -272,7 +308,8 @@ impl EventStream {
             self.number += 1;
             sender.add(self.extraction.record(event, self.number))?;
         }
-        sender.finish()
+        sender.finish()?;
+        self.extraction.tell_unparsed(socket)
     }
 }
 

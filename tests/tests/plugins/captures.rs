@@ -48,7 +48,7 @@ fn beginning() -> Vec<u8> {
 }
 
 /// Returns an event of a plugin as programs with libscap write it.
-fn event(plugin: u32, data: &[u8]) -> Vec<u8> {
+pub(crate) fn event(plugin: u32, data: &[u8]) -> Vec<u8> {
     let length = |of: usize| u32::try_from(of).expect("it is short").to_le_bytes();
     let mut body = vec![0, 0];
     body.extend(1_700_000_000_000_000_000_u64.to_le_bytes());
@@ -64,13 +64,13 @@ fn event(plugin: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the data of an event that the plugin of the tests makes.
-fn data(number: u32) -> Vec<u8> {
+pub(crate) fn data(number: u32) -> Vec<u8> {
     let mut data = number.to_string().into_bytes();
     data.resize(16, 0);
     data
 }
 
-fn capture(toy: &Toy, events: impl IntoIterator<Item = Vec<u8>>) -> PathBuf {
+pub(crate) fn capture(toy: &Toy, events: impl IntoIterator<Item = Vec<u8>>) -> PathBuf {
     let events: Vec<_> = events.into_iter().collect();
     let bytes = [beginning(), events.concat()].concat();
     toy.folder.file("events.scap", 0o644, bytes)

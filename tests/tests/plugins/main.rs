@@ -2,6 +2,7 @@
 
 mod calls;
 mod captures;
+mod tables;
 mod tools;
 
 use std::path::PathBuf;
@@ -39,6 +40,9 @@ struct Toy {
     folder: Scratch,
     library: Fixture,
     extractor: Option<Fixture>,
+    extractor_config: String,
+    /// A third plugin, with its configuration.
+    third: Option<(Fixture, String)>,
     init_config: String,
     events: u32,
     rules: String,
@@ -50,6 +54,8 @@ impl Toy {
             folder: Scratch::new(),
             library: compile(&[]),
             extractor: None,
+            extractor_config: String::new(),
+            third: None,
             init_config: format!("{{mode: {mode}}}"),
             events: 4,
             rules: RULES.to_owned(),
@@ -67,9 +73,17 @@ impl Toy {
         match &self.extractor {
             Some(extractor) => {
                 let path = extractor.program().display();
-                text.push_str(&format!("- {{name: toyx, library_path: {path}}}\n"));
+                let config = &self.extractor_config;
+                let item =
+                    format!("- {{name: toyx, library_path: {path}, init_config: '{config}'}}\n");
+                text.push_str(&item);
             }
             None => text = text.replace("[toy, toyx]", "[toy]"),
+        }
+        if let Some((third, config)) = &self.third {
+            let path = third.program().display();
+            let item = format!("- {{name: toyy, library_path: {path}, init_config: '{config}'}}\n");
+            text = text.replace("toyx]", "toyx, toyy]") + &item;
         }
         self.folder.file("falco.yaml", 0o644, text)
     }
@@ -137,12 +151,16 @@ impl Ran {
 
 /// Compiles the plugin as a shared object.
 fn compile(options: &[&str]) -> Fixture {
+    compile_as("toy_plugin", options)
+}
+
+fn compile_as(name: &str, options: &[&str]) -> Fixture {
     let all: Vec<&str> = ["-shared", "-fPIC"]
         .iter()
         .chain(options)
         .copied()
         .collect();
-    Fixture::try_compile("toy_plugin", &all).unwrap_or_else(|text| panic!("{text}"))
+    Fixture::try_compile(name, &all).unwrap_or_else(|text| panic!("{text}"))
 }
 
 #[test]
@@ -323,8 +341,12 @@ fn plugins_that_cannot_be_used_are_refused_by_name() {
     let mut old = Toy::new("plain");
     old.library = compile(&["-DAPI_VERSION=\"2.0.0\""]);
     is_refused(&old, &[], "it needs version 2.0.0 of the plugin API");
-    old.library = compile(&["-DPARSES"]);
-    is_refused(&old, &[], "cannot use plugin `toy`: it parses events");
+    old.library = compile(&["-DADDS"]);
+    is_refused(
+        &old,
+        &[],
+        "cannot use plugin `toy`: it adds events to sources",
+    );
     let toy = Toy::new("plain");
     is_refused(&toy, &["-o", "load_plugins[]=toyy"], "did you mean `toy`?");
     is_refused(
