@@ -29,7 +29,7 @@ pub type SourceEngines = Vec<(String, Arc<Engine>)>;
 pub(crate) type UnopenedSources = (Plugins, SourceEngines);
 
 /// The plugins of a configuration, as they describe themselves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plugins {
     catalogue: Catalogue,
     limits: Limits,

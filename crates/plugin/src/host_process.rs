@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 
 /// Limits of a helper process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// The program; see [`PROGRAM`].
     pub program: PathBuf,

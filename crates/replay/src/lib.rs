@@ -56,6 +56,24 @@ pub fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure>
     evaluate_until(path, evaluator, &|| false)
 }
 
+/// Like [`evaluate`], with the events of plugins.
+///
+/// # Errors
+///
+/// As [`evaluate`]. What plugins do not read is counted in `of_plugins`.
+pub fn evaluate_with<J: Evaluator>(
+    path: &Path,
+    evaluator: &J,
+    of_plugins: &mut RecordedPlugins,
+) -> Result<(), Failure> {
+    let replay = scap::replay::Replay::new(evaluator, 0);
+    let mut replay = replay.with_plugins(of_plugins);
+    match play_one(path, true, &mut replay, &mut || Ok(true)) {
+        Ok(_) => Ok(()),
+        Err(Problem::Capture(failure) | Problem::Output(failure)) => Err(failure),
+    }
+}
+
 /// Like [`evaluate`], until `is_over` returns true.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 mod calls;
 mod captures;
+mod rule_tests;
 mod tables;
 mod tools;
 
