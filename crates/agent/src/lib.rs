@@ -40,6 +40,7 @@ pub mod pidfile;
 pub mod plugins;
 pub mod policy_files;
 pub mod program;
+pub mod recorded_plugins;
 mod recording;
 mod reload;
 mod reports;

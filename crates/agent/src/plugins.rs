@@ -13,19 +13,23 @@ use outputs::{Dispatcher, Internal};
 use plugin::protocol::PluginSpec;
 use plugin::{
     Catalogue, CatalogueError, Counters, HelperError, Incident, IncidentKind, Limits, Observer,
-    PROGRAM, PluginConfig, Source, SourceEvaluator,
+    PROGRAM, PluginConfig, RecordedSources, Source, SourceEvaluator, SourcePlan,
 };
 use rules::load::SYSCALL_SOURCE;
-use rules::{AlertValue, Engine, EngineOptions, Priority};
+use rules::{AlertSink, AlertValue, Engine, EngineOptions, Priority};
 
+use crate::recorded_plugins::RecordedPlugins;
 use crate::sink::DeferredSink;
 use crate::{journal, summary};
 
+/// Compiled rules of event sources of plugins, by the name of the source.
+pub type SourceEngines = Vec<(String, Arc<Engine>)>;
+
 /// Plugins whose sources are not open yet, and the rules of each source.
-pub(crate) type UnopenedSources = (Plugins, Vec<(String, Arc<Engine>)>);
+pub(crate) type UnopenedSources = (Plugins, SourceEngines);
 
 /// The plugins of a configuration, as they describe themselves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plugins {
     catalogue: Catalogue,
     limits: Limits,
@@ -94,13 +98,11 @@ impl Plugins {
         &self,
         loaded: &mut Loaded,
         options: &EngineOptions,
-        sink: &DeferredSink,
-    ) -> Vec<(String, Arc<Engine>)> {
+        sink: &(impl AlertSink + Clone + 'static),
+    ) -> SourceEngines {
         let mut compiled = Vec::new();
         for (name, fields) in self.catalogue.sources() {
             let options = EngineOptions {
-                // Recordings hold system calls only.
-                recorder: None,
                 source: Some(Arc::clone(fields)),
                 ..options.clone()
             };
@@ -119,26 +121,56 @@ impl Plugins {
         self.catalogue.sources().any(|(name, _)| is_open(name))
     }
 
-    /// Opens the sources.
+    /// Returns the sources for events that are in captures, with their compiled rules. No process is started before the first event.
+    ///
+    /// # Errors
+    ///
+    /// The rules were compiled with other plugins.
+    pub fn recorded(&self, engines: &SourceEngines) -> Result<RecordedPlugins, Failure> {
+        let host_name = decoder::host::host_name();
+        let mut sources = RecordedSources::default();
+        for (name, engine) in engines {
+            let source = self.source(name, engine, &host_name);
+            let (evaluator, plan) =
+                source.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+            sources.add(plan, evaluator);
+        }
+        Ok(RecordedPlugins::new(sources))
+    }
+
+    fn source(
+        &self,
+        name: &str,
+        engine: &Arc<Engine>,
+        host_name: &str,
+    ) -> anyhow::Result<(SourceEvaluator, SourcePlan)> {
+        let engine = Arc::clone(engine);
+        let evaluator = SourceEvaluator::new(&self.catalogue, name, engine, host_name);
+        let both = evaluator.zip(self.catalogue.plan(name, &self.limits));
+        both.ok_or_else(|| {
+            anyhow::anyhow!("the rules of source {name} ask for what its plugins do not have")
+        })
+    }
+
+    /// Opens the sources. `records`: the rules were compiled with what records events.
     pub(crate) fn start(
         self,
-        engines: Vec<(String, Arc<Engine>)>,
+        engines: SourceEngines,
+        records: bool,
         dispatcher: &Dispatcher,
     ) -> anyhow::Result<Running> {
         let host_name = decoder::host::host_name();
         let observer: Arc<dyn Observer> = Arc::new(Announcements(dispatcher.clone()));
         let mut sources = Vec::new();
         for (name, engine) in engines {
-            let evaluator = SourceEvaluator::new(&self.catalogue, &name, engine, &host_name);
-            let plan = self.catalogue.plan(&name, &self.limits);
-            let (evaluator, plan) = evaluator.zip(plan).ok_or_else(|| {
-                anyhow::anyhow!("the rules of source {name} ask for what its plugins do not have")
-            })?;
+            let (evaluator, plan) = self.source(&name, &engine, &host_name)?;
+            let evaluator = evaluator.with_data(records);
             let source = Source::start(plan, evaluator, Arc::clone(&observer));
             sources.push(source.context("cannot open a plugin's source")?);
         }
         Ok(Running {
             plugins: self,
+            records,
             sources,
             host_name,
         })
@@ -148,6 +180,8 @@ impl Plugins {
 /// Open sources of plugins.
 pub(crate) struct Running {
     plugins: Plugins,
+    /// Events may be recorded, and carry their bytes for that.
+    records: bool,
     sources: Vec<Source>,
     host_name: String,
 }
@@ -164,18 +198,18 @@ impl Running {
         loaded: &mut Loaded,
         options: &EngineOptions,
         sink: &DeferredSink,
-    ) -> Vec<(String, Arc<Engine>)> {
+    ) -> SourceEngines {
         self.plugins.compile(loaded, options, sink)
     }
 
     /// Puts other rules into force.
-    pub(crate) fn replace(&self, engines: Vec<(String, Arc<Engine>)>) {
+    pub(crate) fn replace(&self, engines: SourceEngines) {
         for (name, engine) in engines {
             let evaluator =
                 SourceEvaluator::new(&self.plugins.catalogue, &name, engine, &self.host_name);
             let source = self.sources.iter().find(|source| source.name() == name);
             if let Some((source, evaluator)) = source.zip(evaluator) {
-                source.replace(evaluator);
+                source.replace(evaluator.with_data(self.records));
             }
         }
     }
@@ -208,10 +242,12 @@ fn totals(name: &str, counters: &Counters) -> String {
         garbage,
         failures,
         undecided,
+        unparsed,
     } = counters.totals();
     format!(
         "plugin source {name}: {} shown to rules, {} ({crashes} crashes, {hangs} hangs, {garbage} times garbage, \
-         {failures} failures), {undecided} rules undecided",
+         {failures} failures), {undecided} rules undecided, \
+         {unparsed} not parsed",
         summary::plural(events, "event"),
         summary::plural(restarts, "restart"),
     )

@@ -284,7 +284,7 @@ impl AgentConfig {
         let (watcher, rulings) = (started.watcher, started.rulings);
         let (plugins, engines) = self.plugins.take().expect("sources are opened once");
         let matched = Arc::new(MatchCounts::new(rulings.clone(), &engines));
-        let plugins = plugins.start(engines, &dispatcher)?;
+        let plugins = plugins.start(engines, self.recorder.is_some(), &dispatcher)?;
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, &matched, &dispatcher);
         allow_captures(self.asked.take(), &dispatcher);

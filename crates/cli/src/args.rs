@@ -696,6 +696,8 @@ pub(crate) struct Lint {
     /// Capture engine to check for; repeatable [default: notify, ptrace, ebpf]
     #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = crate::engine::named)]
     pub(crate) engines: Vec<EngineKind>,
+    #[command(flatten)]
+    pub(crate) plugins: PluginConfig,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -746,6 +748,8 @@ pub(crate) struct TestRules {
     pub(crate) rules: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) added: AddedRules,
+    #[command(flatten)]
+    pub(crate) plugins: PluginConfig,
     /// Print JSON, one object a line for each test
     #[arg(long)]
     pub(crate) json: bool,

@@ -68,7 +68,8 @@ impl Catalogue {
     pub fn load(configured: &[PluginConfig], limits: &Limits) -> Result<Self, CatalogueError> {
         let mut plugins: Vec<LoadedPlugin> = Vec::new();
         for config in configured {
-            let description = describe(config, limits)?;
+            let before: Vec<_> = plugins.iter().map(|plugin| &plugin.config.spec).collect();
+            let description = describe(config, &before, limits)?;
             let unfit = |cause: String| CatalogueError::Unfit {
                 name: config.spec.name.clone(),
                 cause,
@@ -94,8 +95,8 @@ impl Catalogue {
         {
             return Err(CatalogueError::Unfit {
                 name: idle.config.spec.name.clone(),
-                cause: "it takes fields from events of sources that no loaded plugin has; fields of system calls \
-                        are built in and cannot be extended"
+                cause: "it takes fields from events of sources that no loaded plugin has, or parses them; fields of system \
+                        calls are built in and cannot be extended"
                     .to_owned(),
             });
         }
@@ -121,7 +122,7 @@ impl Catalogue {
         self.sources.get(source)
     }
 
-    /// Returns the plugin that is a source, then those that take fields from its events.
+    /// Returns the plugin that is a source, then those that take fields from its events or parse them.
     #[must_use]
     pub fn plugins_of(&self, source: &str) -> Vec<&LoadedPlugin> {
         let is_source = |plugin: &&LoadedPlugin| plugin.description.source == source;
@@ -129,7 +130,8 @@ impl Catalogue {
             return Vec::new();
         };
         let others = self.plugins.iter().filter(|plugin| {
-            plugin.description.source != source && plugin.description.extracts(source)
+            let other = &plugin.description;
+            other.source != source && (other.extracts(source) || other.parses(source))
         });
         std::iter::once(first).chain(others).collect()
     }
@@ -153,7 +155,9 @@ impl Catalogue {
         let sources = self.plugins.iter().map(|plugin| &plugin.description.source);
         let sources = sources.filter(|source| !source.is_empty());
         let table = |source: &String| {
-            let fields = self.plugins_of(source).into_iter().map(|plugin| {
+            let plugins = self.plugins_of(source).into_iter();
+            let plugins = plugins.filter(|plugin| plugin.description.extracts(source));
+            let fields = plugins.map(|plugin| {
                 let fields = plugin.description.fields.iter().map(plugin_field);
                 (plugin.description.name.clone(), fields.collect())
             });
@@ -163,14 +167,16 @@ impl Catalogue {
         sources.map(table).collect()
     }
 
-    /// Returns true if a plugin serves no source.
+    /// Returns true if a plugin has a capability that serves no source.
     fn is_idle(&self, plugin: &LoadedPlugin) -> bool {
         let description = &plugin.description;
+        let can = description.capabilities;
+        let mut sources = self.sources.keys();
+        let takes_none = !sources.any(|source| description.extracts(source));
+        let mut sources = self.sources.keys();
+        let parses_none = !sources.any(|source| description.parses(source));
         description.source.is_empty()
-            && !self
-                .sources
-                .keys()
-                .any(|source| description.extracts(source))
+            && (can.extraction && takes_none || can.parsing && parses_none)
     }
 }
 
@@ -184,12 +190,36 @@ impl Description {
     }
 }
 
-fn describe(config: &PluginConfig, limits: &Limits) -> Result<Description, CatalogueError> {
-    let described = Helper::start(limits).and_then(|mut helper| {
-        let mut all = helper.load(std::slice::from_ref(&config.spec))?;
-        // `load` has compared their number.
-        Ok(all.remove(0))
-    });
+impl Description {
+    /// Returns true if the plugin parses events of this source.
+    #[must_use]
+    pub fn parses(&self, source: &str) -> bool {
+        let from = &self.parses_from;
+        self.capabilities.parsing && (from.is_empty() || from.iter().any(|known| known == source))
+    }
+}
+
+/// Asks a plugin what it is. One that does not work alone may need tables of plugins `before` it.
+fn describe(
+    config: &PluginConfig,
+    before: &[&PluginSpec],
+    limits: &Limits,
+) -> Result<Description, CatalogueError> {
+    let last = |plugins: &[PluginSpec]| {
+        let mut helper = Helper::start(limits)?;
+        let mut all = helper.load(plugins)?;
+        // `load` has compared their number, which is not 0.
+        Ok(all.remove(plugins.len() - 1))
+    };
+    let alone = last(std::slice::from_ref(&config.spec));
+    let described = match alone {
+        Err(HelperError::Plugin(_)) if !before.is_empty() => {
+            let before = before.iter().map(|spec| (*spec).clone());
+            let all: Vec<_> = before.chain([config.spec.clone()]).collect();
+            last(&all)
+        }
+        alone => alone,
+    };
     described.map_err(|cause| CatalogueError::Load {
         name: config.spec.name.clone(),
         library: config.spec.library.clone(),
@@ -222,17 +252,16 @@ fn refuse(plugin: &Description, before: &[LoadedPlugin]) -> Option<String> {
     if can.sourcing && plugin.source.is_empty() || plugin.source == SYSCALL_SOURCE {
         return Some("it makes system calls; these are captured by the engine alone".to_owned());
     }
-    if !can.sourcing && !can.extraction {
-        let unsupported = "it neither is an event source nor takes fields from events; parsing of events, events of \
-                           plugins in other sources and listening to captures are not supported without";
+    if can.async_events || can.listening {
+        let unsupported =
+            "it adds events to sources or listens to captures, which is not supported";
         return Some(unsupported.to_owned());
     }
-    if can.parsing || can.async_events || can.listening {
-        let unsupported = "it parses events, adds events to other sources, or listens to captures, which is not \
-                           supported";
-        return Some(unsupported.to_owned());
+    if plugin.parses_system_calls {
+        return Some("it parses system calls, which is not supported".to_owned());
     }
-    None
+    (!can.sourcing && !can.extraction && !can.parsing)
+        .then(|| "it is no event source, takes no fields from events and parses none".to_owned())
 }
 
 fn plugin_field(field: &crate::protocol::FieldDescription) -> PluginField {

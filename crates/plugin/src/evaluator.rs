@@ -14,7 +14,7 @@ use event::{
 use rules::{Engine, Scratch};
 
 use crate::catalogue::Catalogue;
-use crate::protocol::{FieldType, FieldValue, Record, Scalar, WantedArgument, WantedField};
+use crate::protocol::{FieldType, FieldValue, Record, Scalar, Wanted, WantedArgument, WantedField};
 
 /// Rules of one source with what they ask of its plugins.
 pub struct SourceEvaluator {
@@ -29,9 +29,8 @@ pub struct SourceEvaluator {
     host_name: Arc<str>,
     /// Places of values in what the plugin sends, by the name of the field.
     positions: HashMap<&'static str, Vec<(Field, usize)>>,
-    wanted: Vec<WantedField>,
+    wanted: Wanted,
     types: Vec<(FieldType, bool)>,
-    with_info: bool,
     number: u64,
 }
 
@@ -57,11 +56,14 @@ impl SourceEvaluator {
         let plugins = catalogue.plugins_of(source);
         let first = plugins.first()?;
         let mut positions: HashMap<_, Vec<_>> = HashMap::new();
-        let mut wanted = Vec::new();
+        let mut fields = Vec::new();
         let mut types = Vec::new();
         for field in engine.plugin_fields() {
             // The first plugin that has the field supplies it, as in the table that the rules were compiled with.
-            let (plugin, at) = plugins.iter().enumerate().find_map(|(plugin, loaded)| {
+            let extracting = plugins.iter().enumerate();
+            let mut extracting =
+                extracting.filter(|(_, loaded)| loaded.description.extracts(source));
+            let (plugin, at) = extracting.find_map(|(plugin, loaded)| {
                 let known = &loaded.description.fields;
                 let at = known
                     .iter()
@@ -70,13 +72,13 @@ impl SourceEvaluator {
             })?;
             let known = &plugins[plugin].description.fields[at];
             types.push((known.ty, known.is_list));
-            wanted.push(WantedField {
+            fields.push(WantedField {
                 plugin: u32::try_from(plugin).ok()?,
                 field: u32::try_from(at).ok()?,
                 argument: argument(&field.argument),
             });
             let same = positions.entry(field.spec.name).or_default();
-            same.push((field, wanted.len() - 1));
+            same.push((field, fields.len() - 1));
         }
         Some(Self {
             scratch: engine.scratch(),
@@ -88,24 +90,34 @@ impl SourceEvaluator {
             plugin_id: first.description.id,
             host_name: host_name.into(),
             positions,
-            wanted,
+            wanted: Wanted {
+                fields,
+                with_info: engine.asks_for(PLUGIN_INFO),
+                with_data: false,
+            },
             types,
-            with_info: engine.asks_for(PLUGIN_INFO),
             engine,
             number: 0,
         })
     }
 
-    /// Returns the fields that each event has to carry.
+    /// Has each event carry its bytes, for recordings.
     #[must_use]
-    pub fn wanted(&self) -> &[WantedField] {
+    pub fn with_data(mut self, with_data: bool) -> Self {
+        self.wanted.with_data = with_data;
+        self
+    }
+
+    /// Returns what each event has to carry.
+    #[must_use]
+    pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// Returns whether each event has to carry the plugin's description.
+    /// Returns the number of the plugin that makes the events.
     #[must_use]
-    pub fn with_info(&self) -> bool {
-        self.with_info
+    pub fn plugin_id(&self) -> u32 {
+        self.plugin_id
     }
 
     /// Returns types of the wanted fields, and whether they are lists.
@@ -119,9 +131,14 @@ impl SourceEvaluator {
         self.number = former.number;
     }
 
-    /// Evaluates one event. Returns the number of rules that stayed undecided because the plugin could not say a value.
+    /// Evaluates the next event. Returns the number of rules that stayed undecided because the plugin could not say a value.
     pub fn evaluate(&mut self, record: &Record) -> usize {
         self.number += 1;
+        self.evaluate_as(self.number, record)
+    }
+
+    /// As [`SourceEvaluator::evaluate`], for an event that has this number in its capture.
+    pub fn evaluate_as(&mut self, number: u64, record: &Record) -> usize {
         self.arena.reset();
         let world = PluginWorld {
             facts: Facts {
@@ -135,11 +152,14 @@ impl SourceEvaluator {
         let live = LiveProcess::default();
         let params = [
             Param::Uint(u64::from(self.plugin_id)),
-            // The bytes of the event stay with its plugin.
-            Param::Unreadable,
+            // Bytes that nothing records stay with the plugin.
+            record
+                .data
+                .as_deref()
+                .map_or(Param::Unreadable, Param::Text),
         ];
         let event = Event {
-            number: self.number,
+            number,
             time_ns: record.time_ns,
             kind: self.kind,
             stage: Stage::Exit,

@@ -8,11 +8,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::protocol::{
-    self, Description, PROGRAM, PluginSpec, ProtocolError, Reply, Request, VERSION, WantedField,
+    self, Description, PROGRAM, PluginSpec, ProtocolError, RecordedEvent, Reply, Request, VERSION,
+    Wanted,
 };
 
 /// Limits of a helper process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// The program; see [`PROGRAM`].
     pub program: PathBuf,
@@ -109,12 +110,31 @@ impl Helper {
     /// # Errors
     ///
     /// Fails if the plugin does not open it, or the process does not answer.
-    pub fn open(&mut self, wanted: &[WantedField], with_info: bool) -> Result<(), HelperError> {
-        let request = Request::Open {
-            wanted: wanted.to_vec(),
-            with_info,
-        };
-        self.ask(&request)?;
+    pub fn open(&mut self, wanted: &Wanted) -> Result<(), HelperError> {
+        self.begin(&Request::Open(wanted.clone()))
+    }
+
+    /// Prepares the first plugin for events that it made before. No source is opened.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process does not answer.
+    pub fn replay(&mut self, wanted: &Wanted) -> Result<(), HelperError> {
+        self.begin(&Request::Replay(wanted.clone()))
+    }
+
+    /// Sends events that the first plugin made before; [`Helper::reply`] returns their records. Precondition:
+    /// [`Helper::replay`] was called.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process is gone or takes nothing.
+    pub fn send(&mut self, events: Vec<RecordedEvent>) -> Result<(), HelperError> {
+        self.ask(&Request::Events(events))
+    }
+
+    fn begin(&mut self, request: &Request) -> Result<(), HelperError> {
+        self.ask(request)?;
         match self.reply()? {
             Reply::Opened => Ok(()),
             _ => Err(self.unasked("another answer than to opening")),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const PROGRAM: &str = "tollgate-plugin-host";
 
 /// Version of this protocol. The two programs are of one build; another version is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Largest frame in bytes.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -22,6 +22,8 @@ pub const MAX_FRAME: usize = 16 << 20;
 pub const MAX_FIELDS: usize = 4096;
 /// Most values of a list.
 pub const MAX_LIST: usize = 65_536;
+/// Longest event of a plugin in bytes, without its header. A frame takes one with its values.
+pub const MAX_EVENT_DATA: usize = (8 << 20) - 64;
 /// Longest text of a description in bytes, the schema of a configuration excepted.
 const MAX_DESCRIPTION: usize = 64 << 10;
 /// Longest schema of a configuration in bytes.
@@ -38,12 +40,33 @@ pub enum Request {
         plugins: Vec<PluginSpec>,
     },
     /// Open the source of the first plugin, and send events until it ends. Comes second, once.
-    Open {
-        /// The fields whose values each event carries.
-        wanted: Vec<WantedField>,
-        /// Events carry the description of the plugin.
-        with_info: bool,
-    },
+    Open(Wanted),
+    /// Open nothing, and wait for events that the first plugin made before. Comes second, once, in place of `Open`.
+    Replay(Wanted),
+    /// Events that the first plugin made before, to be answered by as many records in their order. Comes after `Replay`.
+    Events(Vec<RecordedEvent>),
+}
+
+/// What each record carries.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Wanted {
+    /// The fields whose values it carries.
+    pub fields: Vec<WantedField>,
+    /// It carries the description by the plugin.
+    pub with_info: bool,
+    /// It carries the bytes of the event, for recordings.
+    pub with_data: bool,
+}
+
+/// An event of a plugin from a capture.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RecordedEvent {
+    /// Number of the event in its capture.
+    pub number: u64,
+    /// Time in nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// The bytes of the plugin; at most [`MAX_EVENT_DATA`].
+    pub data: Vec<u8>,
 }
 
 /// A plugin to load.
@@ -94,6 +117,8 @@ pub enum Reply {
     Idle,
     /// The source has no more events.
     Ended,
+    /// So many events since the last such message a plugin could not parse. Rules see them.
+    Unparsed(u64),
     /// Something failed; nothing follows.
     Failed(String),
 }
@@ -123,6 +148,10 @@ pub struct Description {
     pub fields: Vec<FieldDescription>,
     /// JSON schema of `init_config`; empty without one.
     pub schema: String,
+    /// Event sources whose events it parses; empty for all.
+    pub parses_from: Vec<String>,
+    /// It parses system calls, too.
+    pub parses_system_calls: bool,
 }
 
 /// What a plugin can do.
@@ -198,6 +227,8 @@ pub struct Record {
     pub info: FieldValue,
     /// Values of the wanted fields, in their order.
     pub values: Vec<FieldValue>,
+    /// The bytes of the event; `None` if they were not asked for.
+    pub data: Option<Vec<u8>>,
 }
 
 /// Value of a field of one event.
@@ -303,11 +334,13 @@ impl Description {
         let mut all = texts
             .into_iter()
             .chain(of_fields)
-            .chain(&self.extracts_from);
+            .chain(&self.extracts_from)
+            .chain(&self.parses_from);
         if all.any(|text| text.len() > MAX_DESCRIPTION) || self.schema.len() > MAX_SCHEMA {
             return invalid("a description that is too long".to_owned());
         }
-        if self.fields.len() > MAX_FIELDS || self.extracts_from.len() > MAX_FIELDS {
+        let lists = [&self.extracts_from, &self.parses_from];
+        if self.fields.len() > MAX_FIELDS || lists.iter().any(|list| list.len() > MAX_FIELDS) {
             return invalid(format!("more than {MAX_FIELDS} fields or sources"));
         }
         if !is_name(&self.name) || !(self.source.is_empty() || is_name(&self.source)) {
@@ -391,6 +424,7 @@ mod tests {
             time_ns: 1,
             info: FieldValue::Absent,
             values,
+            data: None,
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Counters {
     pub failures: AtomicU64,
     /// Rules that stayed undecided because a plugin could not say a value.
     pub undecided: AtomicU64,
+    /// Events that a plugin could not parse. Rules saw them.
+    pub unparsed: AtomicU64,
 }
 
 /// Counts at one moment; see [`Counters`].
@@ -56,6 +58,7 @@ pub struct Totals {
     pub garbage: u64,
     pub failures: u64,
     pub undecided: u64,
+    pub unparsed: u64,
 }
 
 impl Counters {
@@ -71,7 +74,23 @@ impl Counters {
             garbage: load(&self.garbage),
             failures: load(&self.failures),
             undecided: load(&self.undecided),
+            unparsed: load(&self.unparsed),
         }
+    }
+}
+
+impl Totals {
+    /// Counts a failure.
+    pub(crate) fn count(&mut self, error: &HelperError) {
+        let counter = match error {
+            HelperError::Ended(_) => &mut self.crashes,
+            HelperError::Hung(_) => &mut self.hangs,
+            HelperError::Garbage(_) => &mut self.garbage,
+            HelperError::Plugin(_) | HelperError::Missing(_) | HelperError::Start { .. } => {
+                &mut self.failures
+            }
+        };
+        *counter += 1;
     }
 }
 
@@ -252,7 +271,7 @@ impl Shared {
             return Ok(FollowEnd::Stopped);
         }
         helper.load(&self.plan.plugins)?;
-        helper.open(evaluator.wanted(), evaluator.with_info())?;
+        helper.open(evaluator.wanted())?;
         self.tell(IncidentKind::Opened, "it is open".to_owned());
         loop {
             let reply = helper.reply()?;
@@ -263,6 +282,9 @@ impl Shared {
             match reply {
                 Reply::Batch(records) => self.show(evaluator, &records)?,
                 Reply::Idle => {}
+                Reply::Unparsed(events) => {
+                    self.counters.unparsed.fetch_add(events, Ordering::Relaxed);
+                }
                 Reply::Ended => return Ok(FollowEnd::Ended),
                 Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
                     let what = "an answer to nothing".to_owned();
@@ -270,8 +292,7 @@ impl Shared {
                 }
             }
             if let Some(next) = self.successor() {
-                let has_other_fields = next.wanted() != evaluator.wanted()
-                    || next.with_info() != evaluator.with_info();
+                let has_other_fields = next.wanted() != evaluator.wanted();
                 let former = std::mem::replace(evaluator, next);
                 evaluator.continue_after(&former);
                 if has_other_fields {

@@ -1,6 +1,8 @@
 //! What a plugin says about itself.
 
-use plugin::protocol::{ArgumentDescription, Description, FieldDescription, FieldType};
+use plugin::protocol::{
+    ArgumentDescription, Capabilities, Description, FieldDescription, FieldType,
+};
 use serde::Deserialize;
 
 use crate::abi::{Library, Text};
@@ -8,7 +10,7 @@ use crate::abi::{Library, Text};
 /// Version of the plugin API that this program has: major and minor.
 const API: (u64, u64) = (3, 12);
 /// The source of system calls, whose fields are built in.
-const SYSCALL_SOURCE: &str = "syscall";
+pub(crate) const SYSCALL_SOURCE: &str = "syscall";
 
 /// A field in the JSON of `plugin_get_fields`. What it does not have may be left out or null.
 #[derive(Deserialize)]
@@ -82,12 +84,29 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
         required_api: text(Text::RequiredApi, "API version")?,
         capabilities,
         id: library.id(),
+        parses_from: parsed_sources(library, capabilities, &source)?,
+        // Known when it is initialized.
+        parses_system_calls: false,
         source,
         extracts_from,
         fields,
         // Only shown, and empty for a plugin that describes no configuration.
         schema: library.schema().unwrap_or_default(),
     })
+}
+
+/// Returns the sources whose events a plugin parses; empty for all.
+fn parsed_sources(
+    library: &Library,
+    capabilities: Capabilities,
+    own: &str,
+) -> Result<Vec<String>, String> {
+    // Without this function a plugin parses the events of its own source, or of all.
+    let mut sources = list(&library.text(Text::ParseSources).unwrap_or_default())?;
+    if sources.is_empty() && capabilities.sourcing && !own.is_empty() {
+        sources.push(own.to_owned());
+    }
+    Ok(sources)
 }
 
 /// Turns the description of a plugin that takes no fields from events of plugins into one that says so.

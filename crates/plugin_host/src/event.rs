@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use plugin::protocol::{MAX_EVENT_DATA, RecordedEvent};
+
 /// Length of the header in bytes: time (8), thread (8), length (4), type (2), number of parameters (4).
 pub(crate) const HEADER: usize = 26;
 /// Offset of the plugin's number: after two lengths.
@@ -11,7 +13,7 @@ const DATA: usize = PLUGIN_ID + 4;
 /// Type of the event in Falco's event table.
 pub(crate) const PLUGIN_EVENT: u16 = 322;
 /// Longest event in bytes.
-const MAX_EVENT: usize = 8 << 20;
+const MAX_EVENT: usize = DATA + MAX_EVENT_DATA;
 /// The time of an event whose plugin leaves it to who reads it.
 const NO_TIME: u64 = u64::MAX;
 
@@ -19,6 +21,7 @@ const NO_TIME: u64 = u64::MAX;
 pub(crate) struct Buffer {
     words: Vec<u64>,
     time_ns: u64,
+    length: usize,
 }
 
 impl Buffer {
@@ -30,6 +33,48 @@ impl Buffer {
     pub(crate) fn time_ns(&self) -> u64 {
         self.time_ns
     }
+
+    /// Returns the bytes of the plugin.
+    pub(crate) fn data(&self) -> Vec<u8> {
+        let bytes = self.words.iter().flat_map(|word| word.to_ne_bytes());
+        bytes.take(self.length).skip(DATA).collect()
+    }
+
+    fn new(bytes: &[u8], time_ns: u64) -> Self {
+        let words = bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        });
+        Self {
+            words: words.collect(),
+            time_ns,
+            length: bytes.len(),
+        }
+    }
+}
+
+/// Returns an event that the plugin with number `id` made before.
+pub(crate) fn recorded(event: &RecordedEvent, id: u32) -> Result<Buffer, String> {
+    let length = event.data.len();
+    let too_long = || format!("asked for an event of {length} bytes, above {MAX_EVENT_DATA}");
+    let data_length = u32::try_from(length)
+        .ok()
+        .filter(|_| length <= MAX_EVENT_DATA);
+    let data_length = data_length.ok_or_else(too_long)?;
+    let mut bytes = Vec::with_capacity(DATA + length);
+    bytes.extend(event.time_ns.to_le_bytes());
+    // No thread.
+    bytes.extend(u64::MAX.to_le_bytes());
+    let header = u32::try_from(DATA).map_err(|_too_long| too_long())?;
+    bytes.extend((header + data_length).to_le_bytes());
+    bytes.extend(PLUGIN_EVENT.to_le_bytes());
+    bytes.extend(2_u32.to_le_bytes());
+    bytes.extend(4_u32.to_le_bytes());
+    bytes.extend(data_length.to_le_bytes());
+    bytes.extend(id.to_le_bytes());
+    bytes.extend(&event.data);
+    Ok(Buffer::new(&bytes, event.time_ns))
 }
 
 /// Returns the length of an event that begins with this header.
@@ -78,15 +123,7 @@ pub(crate) fn checked(event: &[u8], id: u32) -> Result<Buffer, String> {
         time => time,
     };
     bytes[..8].copy_from_slice(&time_ns.to_le_bytes());
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_ne_bytes(word)
-    });
-    Ok(Buffer {
-        words: words.collect(),
-        time_ns,
-    })
+    Ok(Buffer::new(&bytes, time_ns))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -131,6 +168,17 @@ mod tests {
             .flat_map(|word| word.to_ne_bytes())
             .collect();
         assert_eq!(bytes[PLUGIN_ID..41], [7, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(copy.data(), b"abc");
+        // What is recorded of it makes the same event.
+        let mut again = RecordedEvent {
+            number: 1,
+            time_ns: copy.time_ns(),
+            data: copy.data(),
+        };
+        let made = recorded(&again, 7).expect("it is short");
+        assert_eq!((made.words, made.time_ns), (copy.words, copy.time_ns));
+        again.data = vec![0; MAX_EVENT_DATA + 1];
+        assert!(recorded(&again, 7).is_err());
     }
 
     #[test]

@@ -1,25 +1,26 @@
 //! Answers the requests of the program that asks.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use plugin::protocol::{
-    self, Description, FieldValue, PluginSpec, Record, Reply, Request, Scalar, VERSION,
+    self, Description, FieldValue, PluginSpec, Record, Reply, Request, Scalar, VERSION, Wanted,
     WantedArgument, WantedField,
 };
 
 use crate::abi::{AskedField, Batch, Library, Plugin};
 use crate::address::has_address;
 use crate::confine;
-use crate::describe;
-use crate::event::Buffer;
+use crate::describe::{self, SYSCALL_SOURCE};
+use crate::event::{self, Buffer, PLUGIN_EVENT};
 
 /// A batch is sent when its values have this many bytes.
 const FULL: usize = 256 << 10;
-/// Largest event in bytes; the values of a larger one are unknown. A frame takes it with the events before it.
-const MAX_RECORD: usize = 8 << 20;
+/// Largest record in bytes; the values of a larger one are unknown. A frame takes it with the records before it.
+const MAX_RECORD: usize = 12 << 20;
 /// Time after which a sign of life is sent.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
 /// A call that returns nothing faster than this did not wait, so that this program has to.
@@ -59,14 +60,24 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
     let loaded = plugins.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let descriptions = loaded.iter().map(|loaded| loaded.description.clone());
     reply(socket, &Reply::Loaded(descriptions.collect()))?;
-    let params = plugins.first().map(|plugin| plugin.open_params.as_str());
-    let Request::Open { wanted, with_info } = request(socket)? else {
-        return Err("asked to load plugins twice".to_owned());
-    };
-    // Without a plugin there are no parameters, and `open` refuses.
-    let mut stream = EventStream::open(loaded, params.unwrap_or_default(), &wanted, with_info)?;
-    reply(socket, &Reply::Opened)?;
-    stream.run(socket)
+    match request(socket)? {
+        Request::Open(wanted) => {
+            let params = plugins.first().map(|plugin| plugin.open_params.as_str());
+            // Without a plugin there are no parameters, and `open` refuses.
+            let params = params.unwrap_or_default();
+            let mut stream = EventStream::open(Extraction::new(loaded, &wanted)?, params)?;
+            reply(socket, &Reply::Opened)?;
+            stream.run(socket)
+        }
+        Request::Replay(wanted) => {
+            let extraction = Extraction::new(loaded, &wanted)?;
+            reply(socket, &Reply::Opened)?;
+            extraction.replay(socket)
+        }
+        Request::Load { .. } | Request::Events(_) => {
+            Err("asked for neither opening nor replaying after loading".to_owned())
+        }
+    }
 }
 
 fn request(socket: &mut UnixStream) -> Result<Request, String> {
@@ -85,48 +96,182 @@ fn load(spec: &PluginSpec) -> Result<Loaded, String> {
     if description.capabilities.extraction && !plugin.takes_from_plugins() {
         describe::only_from_system_calls(&mut description);
     }
+    let names_only_plugins = plugin
+        .parsed_types()
+        .is_some_and(|types| types.iter().all(|ty| *ty == PLUGIN_EVENT));
+    description.parses_system_calls = description.parses(SYSCALL_SOURCE) && !names_only_plugins;
     Ok(Loaded {
         plugin,
         description,
     })
 }
 
-/// An open source.
-struct EventStream {
+/// Takes from events what a record carries.
+struct Extraction {
     /// The source, then plugins that take fields from its events.
     plugins: Vec<Loaded>,
     /// For each plugin the fields that it is asked for, and their positions in a record.
     asked: Vec<(Vec<AskedField>, Vec<usize>)>,
     values: usize,
     with_info: bool,
-    number: u64,
+    with_data: bool,
+    /// For each plugin whether it parses events of the source.
+    parses: Vec<bool>,
+    /// Events that a plugin could not parse, since they were reported.
+    unparsed: Cell<u64>,
 }
 
-impl EventStream {
-    fn open(
-        mut plugins: Vec<Loaded>,
-        params: &str,
-        wanted: &[WantedField],
-        with_info: bool,
-    ) -> Result<Self, String> {
+impl Extraction {
+    fn new(plugins: Vec<Loaded>, wanted: &Wanted) -> Result<Self, String> {
         let mut asked: Vec<(Vec<AskedField>, Vec<usize>)> =
             plugins.iter().map(|_| (Vec::new(), Vec::new())).collect();
-        for (position, field) in wanted.iter().enumerate() {
+        for (position, field) in wanted.fields.iter().enumerate() {
             let plugin = usize::try_from(field.plugin).unwrap_or(usize::MAX);
             let of_plugin = plugins.get(plugin).zip(asked.get_mut(plugin));
             let (loaded, (fields, positions)) = of_plugin.ok_or("asked for an unknown plugin")?;
             fields.push(asked_field(&loaded.description, field)?);
             positions.push(position);
         }
-        let source = plugins
-            .first_mut()
-            .ok_or("asked to open a source of no plugin")?;
-        source.plugin.open(params)?;
+        let first = plugins.first().ok_or("asked for events of no plugin")?;
+        let parses = |loaded: &Loaded| {
+            let types = loaded.plugin.parsed_types();
+            loaded.description.parses(&first.description.source)
+                && types.is_none_or(|types| types.contains(&PLUGIN_EVENT))
+        };
         Ok(Self {
+            parses: plugins.iter().map(parses).collect(),
+            unparsed: Cell::new(0),
             plugins,
             asked,
-            values: wanted.len(),
-            with_info,
+            values: wanted.fields.len(),
+            with_info: wanted.with_info,
+            with_data: wanted.with_data,
+        })
+    }
+
+    /// Answers events that were made before, until the other side is gone.
+    fn replay(&self, socket: &mut UnixStream) -> Result<(), String> {
+        let id = self.plugins[0].description.id;
+        loop {
+            let Request::Events(events) = request(socket)? else {
+                return Err("asked for anything but events in a replay".to_owned());
+            };
+            let mut sender = Sender::new(socket);
+            for given in &events {
+                let made = event::recorded(given, id);
+                let record = made.and_then(|event| self.record(&event, given.number));
+                // Before the records, the last of which ends the answer.
+                self.tell_unparsed(sender.socket)?;
+                sender.add(record)?;
+            }
+            sender.finish()?;
+        }
+    }
+
+    /// Has plugins parse an event, before any of them takes fields from it.
+    fn parse(&self, event: &Buffer, number: u64) -> Result<(), String> {
+        let source = &self.plugins[0].plugin;
+        for (loaded, parses) in self.plugins.iter().zip(&self.parses) {
+            if *parses && !loaded.plugin.parse(source, event, number)? {
+                self.unparsed.set(self.unparsed.get() + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports events that a plugin could not parse, if there are any.
+    fn tell_unparsed(&self, socket: &mut UnixStream) -> Result<(), String> {
+        match self.unparsed.take() {
+            0 => Ok(()),
+            events => reply(socket, &Reply::Unparsed(events)),
+        }
+    }
+
+    fn record(&self, event: &Buffer, number: u64) -> Result<Record, String> {
+        self.parse(event, number)?;
+        let source = &self.plugins[0].plugin;
+        let mut values = vec![FieldValue::Absent; self.values];
+        for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
+            if fields.is_empty() {
+                continue;
+            }
+            let found = loaded.plugin.extract(source, event, number, fields)?;
+            for (value, position) in found.into_iter().zip(positions) {
+                values[*position] = value;
+            }
+        }
+        let info = match self.with_info {
+            true => source.to_text(event, number),
+            false => FieldValue::Absent,
+        };
+        let mut record = Record {
+            time_ns: event.time_ns(),
+            info,
+            values,
+            data: self.with_data.then(|| event.data()),
+        };
+        // A frame takes no more, and the values of one event must not end its source. The bytes of an event alone fit.
+        if record_size(&record) > MAX_RECORD {
+            record.info = FieldValue::Unknown;
+            record.values.fill(FieldValue::Unknown);
+        }
+        Ok(record)
+    }
+}
+
+/// Sends records in batches.
+struct Sender<'s> {
+    socket: &'s mut UnixStream,
+    batch: Vec<Record>,
+    size: usize,
+}
+
+impl<'s> Sender<'s> {
+    fn new(socket: &'s mut UnixStream) -> Self {
+        Self {
+            socket,
+            batch: Vec::new(),
+            size: 0,
+        }
+    }
+
+    /// Adds a record, or sends those before the failure, which are sound, and returns it.
+    fn add(&mut self, record: Result<Record, String>) -> Result<(), String> {
+        let record = match record {
+            Ok(record) => record,
+            Err(why) => {
+                self.finish()?;
+                return Err(why);
+            }
+        };
+        self.size += record_size(&record);
+        self.batch.push(record);
+        match self.size >= FULL {
+            true => self.finish(),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.size = 0;
+        match self.batch.is_empty() {
+            true => Ok(()),
+            false => reply(self.socket, &Reply::Batch(std::mem::take(&mut self.batch))),
+        }
+    }
+}
+
+/// An open source.
+struct EventStream {
+    extraction: Extraction,
+    number: u64,
+}
+
+impl EventStream {
+    fn open(mut extraction: Extraction, params: &str) -> Result<Self, String> {
+        extraction.plugins[0].plugin.open(params)?;
+        Ok(Self {
+            extraction,
             number: 0,
         })
     }
@@ -135,7 +280,7 @@ impl EventStream {
         let mut said = Instant::now();
         loop {
             let called = Instant::now();
-            match self.plugins[0].plugin.next_batch()? {
+            match self.extraction.plugins[0].plugin.next_batch()? {
                 Batch::Events { events, is_last } => {
                     self.send(socket, &events)?;
                     said = Instant::now();
@@ -158,58 +303,13 @@ impl EventStream {
     }
 
     fn send(&mut self, socket: &mut UnixStream, events: &[Buffer]) -> Result<(), String> {
-        let mut batch = Vec::new();
-        let mut size = 0;
+        let mut sender = Sender::new(socket);
         for event in events {
-            let record = match self.record(event) {
-                Ok(record) => record,
-                Err(why) => {
-                    // The events before it are sound.
-                    reply(socket, &Reply::Batch(batch))?;
-                    return Err(why);
-                }
-            };
-            size += record_size(&record);
-            batch.push(record);
-            if size >= FULL {
-                reply(socket, &Reply::Batch(std::mem::take(&mut batch)))?;
-                size = 0;
-            }
+            self.number += 1;
+            sender.add(self.extraction.record(event, self.number))?;
         }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        reply(socket, &Reply::Batch(batch))
-    }
-
-    fn record(&mut self, event: &Buffer) -> Result<Record, String> {
-        self.number += 1;
-        let source = &self.plugins[0].plugin;
-        let mut values = vec![FieldValue::Absent; self.values];
-        for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
-            if fields.is_empty() {
-                continue;
-            }
-            let found = loaded.plugin.extract(source, event, self.number, fields)?;
-            for (value, position) in found.into_iter().zip(positions) {
-                values[*position] = value;
-            }
-        }
-        let info = match self.with_info {
-            true => source.to_text(event, self.number),
-            false => FieldValue::Absent,
-        };
-        let mut record = Record {
-            time_ns: event.time_ns(),
-            info,
-            values,
-        };
-        // A frame takes no more, and the values of one event must not end its source.
-        if record_size(&record) > MAX_RECORD {
-            record.info = FieldValue::Unknown;
-            record.values.fill(FieldValue::Unknown);
-        }
-        Ok(record)
+        sender.finish()?;
+        self.extraction.tell_unparsed(socket)
     }
 }
 
@@ -253,5 +353,6 @@ fn record_size(record: &Record) -> usize {
         FieldValue::One(one) => scalar(one),
         FieldValue::Many(many) => many.iter().map(scalar).sum(),
     });
-    16 + values.sum::<usize>()
+    let data = record.data.as_ref().map_or(0, Vec::len);
+    16 + data + values.sum::<usize>()
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use agent::journal;
+use agent::plugins::{Plugins, SourceEngines};
 use agent::sink::DeferredSink;
 use agent::totals;
 use config::{CompatMode, Config, Effective, Request};
@@ -12,7 +13,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use outputs::Dispatcher;
-use rules::{Alert, AlertSink};
+use rules::{Alert, AlertSink, Engine};
 
 use crate::{ReplayOptions, play};
 
@@ -88,45 +89,87 @@ pub(super) fn raise(args: &ReplayOptions) -> Outcome {
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
-    let mut loaded = config.rule_sources().load();
-    let idle = loaded.select(&config.rules);
-    if !args.quiet {
-        let idle = idle.iter().map(|selection| selection.complaint());
-        // The falco personality has read the configuration itself.
-        let is_falco = args.manner == CompatMode::Falco;
-        let warnings = warnings.into_iter().filter(|_| !is_falco);
-        for warning in warnings.chain(idle) {
-            journal::warn(&format!("warning: {warning}"));
-        }
-    }
-    let sink = PatientSink::new(&config);
-    let (engine, _plan) = loaded.compile(&agent::engine_options(&config, None), sink.clone());
-    loaded.usable()?;
-    if !args.quiet {
-        agent::warn(&loaded, &config, &engine);
-    }
+    let plugins = match &args.plugins {
+        Some(plugins) => plugins.clone(),
+        None => Plugins::load(&config)?,
+    };
+    let rules = Rules::load(args, &config, &plugins, &warnings)?;
     let dispatcher = agent::outputs(&config, args.quiet, None)?
         .start()
         .map_err(|error| {
             Failure::from_error(Exit::Internal, &error)
                 .help("check the limit on processes (ulimit -u)")
         })?;
-    sink.connect(&dispatcher);
-    let played = play(args, &engine, || Ok(true))?;
+    rules.sink.connect(&dispatcher);
+    let mut of_plugins = plugins.recorded(&rules.sources)?;
+    let engines = rules.engines();
+    let played = play(args, &engines, Some(&mut of_plugins), || Ok(true))?;
     let lost = finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
     if args.manner == CompatMode::Falco {
-        let mut rules = Vec::new();
-        totals::add(&mut rules, &engine);
+        let mut totals = Vec::new();
+        engines
+            .iter()
+            .for_each(|engine| totals::add(&mut totals, engine));
         // Events missing from a capture were lost when it was recorded.
         terminal::complain(&totals::of_losses(0, 0));
-        terminal::print(&totals::of_rules(&rules))?;
+        terminal::print(&totals::of_rules(&totals))?;
     }
     // Errors of the captures are reported first.
     played.end(args)?;
+    of_plugins.complete()?;
     match lost {
         None => Ok(Exit::Ok),
         Some(lost) => Err(Failure::new(Exit::BadInput, lost)
             .help("the message above shows the reason; free disk space, or choose another output")),
+    }
+}
+
+/// Compiled rules of a replay.
+struct Rules {
+    sink: PatientSink,
+    /// Those of system calls.
+    engine: Engine,
+    /// Those of the sources of plugins.
+    sources: SourceEngines,
+}
+
+impl Rules {
+    /// Loads and compiles the rules, and prints the warnings about them and about the configuration.
+    fn load(
+        args: &ReplayOptions,
+        config: &Config,
+        plugins: &Plugins,
+        warnings: &[String],
+    ) -> Result<Self, Failure> {
+        let mut loaded = config.rule_sources().load_with(&plugins.environment());
+        let idle = loaded.select(&config.rules);
+        if !args.quiet {
+            let idle: Vec<_> = idle.iter().map(|selection| selection.complaint()).collect();
+            // The falco personality has read the configuration itself.
+            let is_falco = args.manner == CompatMode::Falco;
+            let warnings = warnings.iter().filter(|_| !is_falco);
+            for warning in warnings.chain(&idle) {
+                journal::warn(&format!("warning: {warning}"));
+            }
+        }
+        let sink = PatientSink::new(config);
+        let options = agent::engine_options(config, None);
+        let (engine, _plan) = loaded.compile(&options, sink.clone());
+        let sources = plugins.compile(&mut loaded, &options, &sink);
+        loaded.usable()?;
+        if !args.quiet {
+            agent::warn(&loaded, config, &engine);
+        }
+        Ok(Self {
+            sink,
+            engine,
+            sources,
+        })
+    }
+
+    fn engines(&self) -> Vec<&Engine> {
+        let of_plugins = self.sources.iter().map(|(_, engine)| &**engine);
+        std::iter::once(&self.engine).chain(of_plugins).collect()
     }
 }
 

@@ -21,7 +21,7 @@ const BUFFER: usize = 64 << 10;
 pub(super) fn print(args: &ReplayOptions) -> Outcome {
     let printer = Printer::new(args.json);
     let engine = engine(args, printer.clone())?;
-    let played = play(args, &engine, || printer.write(BUFFER));
+    let played = play(args, &[&engine], None, || printer.write(BUFFER));
     printer.write(1)?;
     played?.end(args)
 }

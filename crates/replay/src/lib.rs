@@ -13,6 +13,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use agent::recorded_plugins::RecordedPlugins;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -55,6 +56,24 @@ pub fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure>
     evaluate_until(path, evaluator, &|| false)
 }
 
+/// Like [`evaluate`], with the events of plugins.
+///
+/// # Errors
+///
+/// As [`evaluate`]. What plugins do not read is counted in `of_plugins`.
+pub fn evaluate_with<J: Evaluator>(
+    path: &Path,
+    evaluator: &J,
+    of_plugins: &mut RecordedPlugins,
+) -> Result<(), Failure> {
+    let replay = scap::replay::Replay::new(evaluator, 0);
+    let mut replay = replay.with_plugins(of_plugins);
+    match play_one(path, true, &mut replay, &mut || Ok(true)) {
+        Ok(_) => Ok(()),
+        Err(Problem::Capture(failure) | Problem::Output(failure)) => Err(failure),
+    }
+}
+
 /// Like [`evaluate`], until `is_over` returns true.
 ///
 /// # Errors
@@ -79,10 +98,12 @@ struct ReplayResult {
     broken: Option<Failure>,
 }
 
-/// Passes the events of all captures to the engine. `after_batch` stops the replay by returning `false`.
+/// Passes the events of all captures to the first engine, and those of plugins to `of_plugins`, which has the other
+/// engines. `after_batch` stops the replay by returning `false`.
 fn play(
     args: &ReplayOptions,
-    engine: &Engine,
+    engines: &[&Engine],
+    mut of_plugins: Option<&mut RecordedPlugins>,
     mut after_batch: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<ReplayResult, Failure> {
     let started = Instant::now();
@@ -90,7 +111,10 @@ fn play(
     let mut broken = None;
     for path in &args.files {
         let longest = args.seconds.map_or(Duration::MAX, Duration::from_secs);
-        let mut replay = scap::replay::Replay::new(engine, 0).until(longest);
+        let mut replay = scap::replay::Replay::new(engines[0], 0).until(longest);
+        if let Some(of_plugins) = &mut of_plugins {
+            replay = replay.with_plugins(&mut **of_plugins);
+        }
         let result = play_one(path, args.quiet, &mut replay, &mut after_batch);
         statistics.add(&replay);
         match result {
@@ -105,7 +129,7 @@ fn play(
             Err(Problem::Output(failure)) => return Err(failure),
         }
     }
-    statistics.finish(started.elapsed(), engine);
+    statistics.finish(started.elapsed(), engines, of_plugins.as_deref());
     Ok(ReplayResult { statistics, broken })
 }
 

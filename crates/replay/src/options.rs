@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use agent::options::AlertStream;
+use agent::plugins::Plugins;
 use config::{CompatMode, Places};
 
 /// Captures, and what to do with their events: with `fields` or `filter` they are printed, else rules are evaluated.
@@ -36,4 +37,6 @@ pub struct ReplayOptions {
     pub manner: CompatMode,
     /// Files of the machine and the user that are read without being named.
     pub places: Places,
+    /// The plugins of the configuration; `None` if they are not loaded yet.
+    pub plugins: Option<Plugins>,
 }

@@ -6,7 +6,7 @@ use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::EngineKind;
 use rules::EngineOptions;
-use rules::lint::Finding;
+use rules::lint::{Check, Finding};
 use serde_json::{Value, json};
 
 use crate::RuleFiles;
@@ -18,12 +18,19 @@ const LIVE: [EngineKind; 3] = [EngineKind::Notify, EngineKind::Ptrace, EngineKin
 ///
 /// # Errors
 ///
-/// The rules have errors.
+/// The rules have errors, or a source whose plugin is not loaded.
 pub fn execute(rules: &RuleFiles, engines: &[EngineKind], is_json: bool) -> Outcome {
-    let mut loaded = rules.sources()?.load();
+    let mut with_plugins = rules.load()?;
+    with_plugins.refuse_unknown_sources("lint")?;
+    let of_plugins = with_plugins.compile_sources();
+    let mut loaded = with_plugins.loaded;
     let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable()?;
-    let findings = engine.lint(if engines.is_empty() { &LIVE } else { engines });
+    let mut findings = engine.lint(if engines.is_empty() { &LIVE } else { engines });
+    // The other checks are about engines and system calls.
+    let of_plugins = of_plugins.iter();
+    let of_plugins = of_plugins.flat_map(|(_, engine)| engine.lint(&[]));
+    findings.extend(of_plugins.filter(|finding| finding.check == Check::Shadowed));
     terminal::print(&if is_json {
         let objects: Vec<_> = findings.iter().map(object).collect();
         format!("{}\n", json!({ "findings": objects }))

@@ -30,7 +30,7 @@ pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome 
         let help = "a rule is shown by its name: tollgate rules list --rule 'Write below etc'";
         return Err(Failure::new(Exit::BadInput, message).help(help));
     }
-    let loaded = files.load()?.loaded;
+    let loaded = files.load_to_show()?;
     loaded.usable()?;
     let rules = &loaded.ruleset.rules;
     let Some(name) = rule else {

@@ -1,16 +1,16 @@
 //! Options that several tools have: rule files, and the form of lists.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use agent::plugins::Plugins;
+use agent::plugins::{Plugins, SourceEngines};
 use agent::sink::DeferredSink;
-use config::rule_files::{Loaded, RuleSources};
+use config::rule_files::{Environment, Loaded, RuleSources};
 use config::{Config, Effective, Places, Request};
+use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use rules::load::BUILTIN_PLUGINS;
+use rules::load::{BUILTIN_PLUGINS, LEFT_OUT};
 use rules::ruleset::PluginRequirement;
-use rules::{Code, Engine, EngineOptions, Level};
+use rules::{AlertSink, Code, EngineOptions, Level};
 
 /// The rule files of a tool.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +79,15 @@ impl RuleFiles {
     ///
     /// As [`RuleFiles::sources`]; or a plugin that is needed cannot be loaded.
     pub(crate) fn load(&self) -> Result<RulesWithPlugins, Failure> {
-        let sources = self.sources()?;
+        self.load_from(&self.sources()?)
+    }
+
+    /// As [`RuleFiles::load`], for these files in place of its own.
+    ///
+    /// # Errors
+    ///
+    /// A plugin that is needed cannot be loaded.
+    pub(crate) fn load_from(&self, sources: &RuleSources) -> Result<RulesWithPlugins, Failure> {
         let loaded = sources.load();
         let without = |loaded| RulesWithPlugins {
             loaded,
@@ -99,6 +107,22 @@ impl RuleFiles {
         })
     }
 
+    /// Loads the rules of all sources without any plugin, to show them. Their conditions cannot be compiled.
+    ///
+    /// # Errors
+    ///
+    /// As [`RuleFiles::sources`].
+    pub(crate) fn load_to_show(&self) -> Result<Loaded, Failure> {
+        let sources = self.sources()?;
+        let known = sources.load();
+        let mut problems = known.diagnostics.iter();
+        if !asks_for_plugins(&known) && problems.all(|problem| problem.code != Code::UnknownSource)
+        {
+            return Ok(known);
+        }
+        Ok(sources.load_with(&as_required(&known)))
+    }
+
     fn configuration(&self) -> Result<Config, Failure> {
         let places = Places::of_user()?;
         let request = Request {
@@ -110,6 +134,20 @@ impl RuleFiles {
         let Effective { mut config, .. } = request.load()?;
         config.rules_folder = places.rules;
         Ok(config)
+    }
+}
+
+/// Returns an environment that has all sources and plugins that rules ask for.
+fn as_required(loaded: &Loaded) -> Environment {
+    let unknown = loaded.diagnostics.iter();
+    let unknown = unknown.filter(|problem| problem.code == Code::UnknownSource);
+    // The message quotes the name, and nothing before it.
+    let sources = unknown.filter_map(|problem| problem.message.split('`').nth(1));
+    let required = loaded.ruleset.required_plugins.iter();
+    let plugins = required.flat_map(|required| required.alternatives.iter().cloned());
+    Environment {
+        sources: sources.map(str::to_owned).collect(),
+        plugins: plugins.collect(),
     }
 }
 
@@ -126,13 +164,44 @@ fn asks_for_plugins(loaded: &Loaded) -> bool {
 }
 
 impl RulesWithPlugins {
+    /// Refuses rules of sources that no loaded plugin has. `verb` is what cannot be done with them.
+    ///
+    /// # Errors
+    ///
+    /// There is such a rule.
+    pub(crate) fn refuse_unknown_sources(&self, verb: &str) -> Result<(), Failure> {
+        let mut problems = self.loaded.diagnostics.iter();
+        let Some(unknown) = problems.find(|problem| problem.code == Code::UnknownSource) else {
+            return Ok(());
+        };
+        let cause = unknown.message.strip_suffix(LEFT_OUT);
+        let message = format!(
+            "cannot {verb} {}: {}: {}",
+            unknown.context,
+            unknown.location,
+            cause.unwrap_or(&unknown.message)
+        );
+        // Such a warning has a help.
+        let known = unknown.help.as_deref().unwrap_or_default();
+        Err(Failure::new(Exit::BadInput, message)
+            .help(format!("{known}, and `-c FILE` names the configuration")))
+    }
+
     /// Compiles the rules of the sources of plugins, and adds the problems found to the diagnostics. Returns the engines
     /// with the names of their sources.
-    pub(crate) fn compile_sources(&mut self) -> Vec<(String, Arc<Engine>)> {
-        let Some(plugins) = &self.plugins else {
-            return Vec::new();
-        };
-        let options = EngineOptions::default();
-        plugins.compile(&mut self.loaded, &options, &DeferredSink::default())
+    pub(crate) fn compile_sources(&mut self) -> SourceEngines {
+        self.compile_sources_with(&EngineOptions::default(), &DeferredSink::default())
+    }
+
+    /// As [`RulesWithPlugins::compile_sources`], with options and a sink for alerts.
+    pub(crate) fn compile_sources_with(
+        &mut self,
+        options: &EngineOptions,
+        sink: &(impl AlertSink + Clone + 'static),
+    ) -> SourceEngines {
+        let plugins = self.plugins.as_ref();
+        plugins.map_or_else(Vec::new, |plugins| {
+            plugins.compile(&mut self.loaded, options, sink)
+        })
     }
 }

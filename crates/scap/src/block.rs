@@ -10,6 +10,10 @@ pub(crate) const DESCRIPTORS_V2: u32 = 0x218;
 pub(crate) const USERS_V2: u32 = 0x220;
 pub(crate) const EVENT_V2: u32 = 0x216;
 pub(crate) const FLAGGED_EVENT_V2: u32 = 0x217;
+/// Like [`EVENT_V2`], with lengths of 32 bits.
+pub(crate) const LARGE_EVENT_V2: u32 = 0x221;
+/// Like [`FLAGGED_EVENT_V2`], with lengths of 32 bits.
+pub(crate) const FLAGGED_LARGE_EVENT_V2: u32 = 0x222;
 
 /// Content of a block, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +42,11 @@ impl Content {
     #[inline]
     pub(crate) fn of(block_type: u32) -> Self {
         match block_type {
-            EVENT_V2 | 0x221 => Self::Event {
+            EVENT_V2 | LARGE_EVENT_V2 => Self::Event {
                 has_flags: false,
                 is_old: false,
             },
-            FLAGGED_EVENT_V2 | 0x222 => Self::Event {
+            FLAGGED_EVENT_V2 | FLAGGED_LARGE_EVENT_V2 => Self::Event {
                 has_flags: true,
                 is_old: false,
             },

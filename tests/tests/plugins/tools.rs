@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{RULES, Toy, compile, rule};
 
 /// Runs `tollgate rules VERB` with the configuration and the rules of a plugin.
-fn rules_tool(toy: &Toy, words: &[&str], has_config: bool) -> (i32, String) {
+pub(crate) fn rules_tool(toy: &Toy, words: &[&str], has_config: bool) -> (i32, String) {
     let rules = toy.folder.file("checked.yaml", 0o644, &toy.rules);
     let mut command = Command::new(program());
     command.arg("rules").args(words).arg(&rules);

@@ -84,13 +84,13 @@ impl Recorder for AskedCapture {
             return;
         }
         let before = capture.bytes.len();
-        capture.writer.event(event, &mut capture.bytes);
-        match capture.bytes.len() > MAX_BYTES {
-            true => {
+        let is_written = capture.writer.event(event, &mut capture.bytes);
+        match is_written && capture.bytes.len() <= MAX_BYTES {
+            false => {
                 capture.bytes.truncate(before);
                 capture.lost += 1;
             }
-            false => capture.events += 1,
+            true => capture.events += 1,
         }
     }
 }

@@ -276,7 +276,9 @@ impl Recording {
         } else if state.is_behind {
             state.writer.forget();
         }
-        state.writer.event(event, &mut state.buffer);
+        let events = u64::from(state.writer.event(event, &mut state.buffer));
+        // A file that has begun without its event goes on with the next one.
+        self.lost.fetch_add(1 - events, Ordering::Relaxed);
         let bytes = std::mem::take(&mut state.buffer);
         let size = size(&bytes);
         let written = state.file.as_ref().map_or(0, |file| file.bytes) + size;
@@ -287,9 +289,9 @@ impl Recording {
             too_large,
         };
         if self.hand_over(chunk) {
-            self.note_recorded(state, size, too_large.is_some());
+            self.note_recorded(state, size, events, too_large.is_some());
         } else {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.lost.fetch_add(events, Ordering::Relaxed);
             state.is_behind = true;
             if begins {
                 // Nothing can follow a missing beginning.
@@ -325,13 +327,13 @@ impl Recording {
         Some(true)
     }
 
-    /// Counts an event that is queued, of `size` bytes.
-    fn note_recorded(&self, state: &mut State, size: u64, is_too_large: bool) {
+    /// Counts queued blocks of `size` bytes, which have this many events: one, or none that could be written.
+    fn note_recorded(&self, state: &mut State, size: u64, events: u64, is_too_large: bool) {
         state.is_behind = false;
-        self.recorded.fetch_add(1, Ordering::Relaxed);
+        self.recorded.fetch_add(events, Ordering::Relaxed);
         if let Some(file) = &mut state.file {
             file.bytes += size;
-            file.events += 1;
+            file.events += events;
         }
         if is_too_large {
             // The next match begins another file.

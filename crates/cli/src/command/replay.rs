@@ -24,5 +24,6 @@ pub(crate) fn execute(args: Replay) -> Outcome {
         seconds: None,
         manner: CompatMode::Tollgate,
         places: Places::of_user()?,
+        plugins: None,
     })
 }

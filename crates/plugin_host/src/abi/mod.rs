@@ -6,6 +6,7 @@
 //! its parent counts.
 
 mod functions;
+mod tables;
 mod values;
 
 use std::ffi::{CStr, CString, c_char};
@@ -13,12 +14,11 @@ use std::path::Path;
 use std::ptr;
 
 use falco_plugin_api::{
-    plugin_api, ss_instance_t, ss_plugin_event, ss_plugin_event_input,
+    plugin_api, ss_instance_t, ss_plugin_event, ss_plugin_event_input, ss_plugin_event_parse_input,
     ss_plugin_field_extract_input, ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc,
     ss_plugin_rc_SS_PLUGIN_EOF as EOF, ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS,
     ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
     ss_plugin_schema_type_SS_PLUGIN_SCHEMA_JSON as JSON_SCHEMA, ss_plugin_t,
-    ss_plugin_table_reader_vtable, ss_plugin_table_reader_vtable_ext,
 };
 use plugin::protocol::{FieldValue, Scalar};
 
@@ -32,6 +32,9 @@ pub(crate) const MAX_TEXT: usize = 1 << 20;
 const MAX_BATCH: usize = 65_536;
 /// Most types of events that a plugin takes fields from: there are as many numbers.
 const MAX_TYPES: usize = 65_536;
+
+/// A function that names types of events.
+type TypesFunction = unsafe extern "C-unwind" fn(*mut u32, *mut ss_plugin_t) -> *mut u16;
 
 /// A library whose functions are found.
 pub(crate) struct Library {
@@ -71,6 +74,7 @@ pub(crate) enum Text {
     Source,
     ExtractSources,
     Fields,
+    ParseSources,
 }
 
 impl Library {
@@ -103,6 +107,7 @@ impl Library {
             Text::Source => sourcing.get_event_source,
             Text::ExtractSources => extraction.get_extract_event_sources,
             Text::Fields => extraction.get_fields,
+            Text::ParseSources => self.api.__bindgen_anon_3.get_parse_event_sources,
         };
         let function = function?;
         // SAFETY: the API lets these functions be called at any time.
@@ -159,13 +164,16 @@ impl Library {
         // As in a description: empty for a plugin that makes no events.
         let source = CString::new(self.text(Text::Source).unwrap_or_default()).map_err(nul)?;
         let missing = |what: &str| format!("it has no function `plugin_{what}`");
+        let capabilities = self.capabilities();
         let init = self.api.init.ok_or_else(|| missing("init"))?;
         let input = ss_plugin_init_input {
             config: config.as_ptr(),
             owner: ptr::null_mut(),
-            get_owner_last_error: Some(no_error),
-            // Only plugins that parse events use tables, and those are refused.
-            tables: ptr::null(),
+            get_owner_last_error: Some(tables::last_error),
+            tables: match capabilities.extraction || capabilities.parsing {
+                true => tables::init_input(),
+                false => ptr::null(),
+            },
             log_fn: Some(log),
         };
         let mut rc: ss_plugin_rc = SUCCESS;
@@ -274,14 +282,15 @@ impl Plugin {
         let event = source.input(event, number);
         let one = |asked: &AskedField| {
             let mut field = raw_field(asked);
-            let mut tables = NO_TABLES_EXT;
+            // Plugins of the SDK for Rust take no field without it, whether or not they read tables.
+            let mut reader = tables::READER_EXT;
             let input = ss_plugin_field_extract_input {
                 owner: ptr::null_mut(),
-                get_owner_last_error: Some(no_error),
+                get_owner_last_error: Some(tables::last_error),
                 num_fields: 1,
                 fields: &raw mut field,
-                table_reader: NO_TABLES,
-                table_reader_ext: &raw mut tables,
+                table_reader: tables::READER,
+                table_reader_ext: &raw mut reader,
                 value_offsets: ptr::null_mut(),
             };
             // SAFETY: `state` is initialized; event, input and what it points to live during the call.
@@ -294,20 +303,48 @@ impl Plugin {
         asked.iter().map(one).collect()
     }
 
+    /// Has the plugin parse an event. `source` is the plugin that made it. Returns false if the plugin reports a failure.
+    pub(crate) fn parse(&self, source: &Self, event: &Buffer, number: u64) -> Result<bool, String> {
+        let parse = self.library.api.__bindgen_anon_3.parse_event;
+        let parse = parse.ok_or("it has no function `plugin_parse_event`")?;
+        let event = source.input(event, number);
+        let (mut reader, mut writer) = (tables::READER_EXT, tables::WRITER_EXT);
+        let input = ss_plugin_event_parse_input {
+            owner: ptr::null_mut(),
+            get_owner_last_error: Some(tables::last_error),
+            table_reader: tables::READER,
+            table_writer: tables::WRITER,
+            table_reader_ext: &raw mut reader,
+            table_writer_ext: &raw mut writer,
+        };
+        // SAFETY: `state` is initialized; event, input and what it points to live during the call.
+        let rc = unsafe { parse(self.state, &raw const event, &raw const input) };
+        Ok(rc == SUCCESS)
+    }
+
+    /// Returns the types of events that the plugin names to parse; `None` if it names none.
+    pub(crate) fn parsed_types(&self) -> Option<Vec<u16>> {
+        self.types(self.library.api.__bindgen_anon_3.get_parse_event_types)
+    }
+
     /// Returns true if the plugin takes fields from events of plugins. One that names no types of events takes them from all.
     pub(crate) fn takes_from_plugins(&self) -> bool {
-        let Some(function) = self.library.api.__bindgen_anon_2.get_extract_event_types else {
-            return true;
-        };
+        let types = self.types(self.library.api.__bindgen_anon_2.get_extract_event_types);
+        types.is_none_or(|types| types.contains(&event::PLUGIN_EVENT))
+    }
+
+    /// Returns the types of events that a function names; `None` if there are none.
+    fn types(&self, function: Option<TypesFunction>) -> Option<Vec<u16>> {
+        let function = function?;
         let mut count = 0;
         // SAFETY: `state` is initialized; `count` can be written.
         let types = unsafe { function(&raw mut count, self.state) };
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(MAX_TYPES);
         if types.is_null() || count == 0 {
-            return true;
+            return None;
         }
         // SAFETY: the plugin says that its array has at least `count` types.
-        (0..count).any(|at| unsafe { element(types, at) } == event::PLUGIN_EVENT)
+        Some((0..count).map(|at| unsafe { element(types, at) }).collect())
     }
 
     fn input(&self, event: &Buffer, number: u64) -> ss_plugin_event_input {
@@ -360,23 +397,6 @@ unsafe fn element<T>(array: *const T, at: usize) -> T {
     unsafe { place.read() }
 }
 
-const NO_TABLES: ss_plugin_table_reader_vtable = ss_plugin_table_reader_vtable {
-    get_table_name: None,
-    get_table_size: None,
-    get_table_entry: None,
-    read_entry_field: None,
-};
-
-/// Plugins of the SDK for Rust take no field without it, whether or not they read tables.
-const NO_TABLES_EXT: ss_plugin_table_reader_vtable_ext = ss_plugin_table_reader_vtable_ext {
-    get_table_name: None,
-    get_table_size: None,
-    get_table_entry: None,
-    read_entry_field: None,
-    release_table_entry: None,
-    iterate_entries: None,
-};
-
 /// Copies a C string; `None` for null, or one that is longer than `limit`.
 fn bytes_at(text: *const c_char, limit: usize) -> Option<Vec<u8>> {
     if text.is_null() {
@@ -393,10 +413,6 @@ fn bytes_at(text: *const c_char, limit: usize) -> Option<Vec<u8>> {
 
 fn text_at(text: *const c_char, limit: usize) -> Option<String> {
     bytes_at(text, limit).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-}
-
-unsafe extern "C-unwind" fn no_error(_owner: *mut ss_plugin_owner_t) -> *const c_char {
-    c"".as_ptr()
 }
 
 /// Longest message of a plugin in the log, in bytes.

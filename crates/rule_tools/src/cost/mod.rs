@@ -5,14 +5,17 @@ mod figures;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use abi::Syscall;
 use config::rule_files::NoSink;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::{EventKind, Plan, Reason};
+use rules::load::SYSCALL_SOURCE;
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
+use yaml::quote::comment;
 
 pub use self::figures::WatchMode;
 use self::figures::{Figures, WorkloadPrice};
@@ -40,7 +43,13 @@ pub struct CostOptions {
 /// The rules have errors, or the figures or the capture cannot be read.
 pub fn execute(args: &CostOptions) -> Outcome {
     let figures = Figures::of(args.figures.as_deref(), args.engine)?;
-    let mut loaded = args.rules.sources()?.load();
+    // Rules of plugins need no system call, and so no plugin is asked.
+    let mut loaded = args.rules.load_to_show()?;
+    let is_other = |rule: &&rules::Rule| rule.enabled && rule.source != SYSCALL_SOURCE;
+    let others = loaded.ruleset.rules.iter().filter(is_other);
+    let others: Vec<_> = others
+        .map(|rule| (rule.source.clone(), Arc::clone(&rule.name)))
+        .collect();
     let options = EngineOptions {
         // A replay has no deadline, so each evaluation can be timed.
         profile: args.capture.is_some().then_some(NonZeroU64::MIN),
@@ -54,10 +63,29 @@ pub fn execute(args: &CostOptions) -> Outcome {
     let (plan, _warnings) = engine.plan_for_rules();
     let bill = EvaluationCost::new(&engine, &plan, &figures, args.capture.is_some());
     terminal::print(&if args.json {
-        format!("{}\n", bill.json(&figures, args.engine))
+        let mut json = bill.json(&figures, args.engine);
+        let others = others.iter();
+        json["rules_of_plugins"] = others
+            .map(|(source, rule)| json!({ "rule": &**rule, "source": source }))
+            .collect();
+        format!("{json}\n")
     } else {
-        bill.text(&figures, args.engine)
+        bill.text(&figures, args.engine) + &text_of_others(&others)
     })
+}
+
+/// Formats the rules of sources of plugins with these sources.
+fn text_of_others(others: &[(String, Arc<str>)]) -> String {
+    let mut out = String::new();
+    if !others.is_empty() {
+        out.push_str(
+            "\nRules of plugins need no system call; what an event costs depends on the plugin:\n",
+        );
+    }
+    for (source, rule) in others {
+        out.push_str(&format!("  {} ({})\n", comment(rule), comment(source)));
+    }
+    out
 }
 
 /// Cost of all rules.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rules::load::SYSCALL_SOURCE;
 use rules::synthetic_event::{SyntheticEvent, UnsetFields};
 use rules::{Level, UnknownLevel};
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
@@ -110,6 +111,7 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     let events = match (find(entries, "event"), find(entries, "capture")) {
         (Some(event), None) => {
             let others = others.map_or(Ok(UnsetFields::default()), self::others)?;
+            refuse_other_source(event)?;
             Events::Given(Box::new(described_event::read(event, others)?))
         }
         (None, Some(capture)) => {
@@ -141,6 +143,19 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
             .map(expected)
             .collect::<Result<_, _>>()?,
     })
+}
+
+/// Refuses an event of the source of a plugin, whose fields only the plugin knows.
+fn refuse_other_source(event: &Node) -> Result<(), Problem> {
+    let source = event.entry("evt.source").map(|entry| &entry.node);
+    match source {
+        Some(node) if node.text()? != SYSCALL_SOURCE => {
+            let message = "events of plugins cannot be described";
+            Err(Problem::new(&node.origin, message)
+                .help("name a recording of them, such as `capture: events.scap`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn others(node: &Node) -> Result<UnsetFields, Problem> {

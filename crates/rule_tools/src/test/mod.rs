@@ -6,18 +6,20 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use agent::plugins::{Plugins, SourceEngines};
 use config::rule_files::{Loaded, RuleSources};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
 use rules::diagnostic::closest;
 use rules::trace::Tracer;
-use rules::{Alert, AlertSink, Engine, EngineOptions, Level, RuleMatching};
+use rules::{Alert, AlertSink, Code, Engine, EngineOptions, Level, RuleMatching};
 use serde_json::json;
 use yaml::settings::Problem;
 
 use self::load::{Events, Expected, Suite, Test};
 use crate::described_event::unusable;
+use crate::options::RulesWithPlugins;
 use crate::{RuleFiles, event_explanation as explained};
 
 /// Files of tests to run.
@@ -162,6 +164,9 @@ struct Bench {
     level: Level,
     engine: Engine,
     alerts: Kept,
+    /// The plugins that the rules ask for, and the rules of their sources.
+    plugins: Plugins,
+    sources: SourceEngines,
 }
 
 impl Bench {
@@ -174,24 +179,39 @@ impl Bench {
         rules.level = rules.level.or(suite.level);
         let mut sources = rules.sources()?;
         sources.added.splice(0..0, suite.added.iter().cloned());
-        Self::of(&sources, suite)
+        Self::with(rules.load_from(&sources)?, sources.level, suite)
     }
 
-    /// Loads given rules.
+    /// Loads given rules, without plugins.
     fn of(sources: &RuleSources, suite: &Suite) -> Result<Self, Failure> {
-        let mut loaded = sources.load();
+        let rules = RulesWithPlugins {
+            loaded: sources.load(),
+            plugins: None,
+        };
+        Self::with(rules, sources.level, suite)
+    }
+
+    fn with(mut rules: RulesWithPlugins, level: Level, suite: &Suite) -> Result<Self, Failure> {
         let options = EngineOptions {
             rule_matching: RuleMatching::All,
             ..EngineOptions::default()
         };
         let alerts = Kept::default();
+        let sources = rules.compile_sources_with(&options, &alerts);
+        let RulesWithPlugins {
+            mut loaded,
+            plugins,
+        } = rules;
         let (engine, _plan) = loaded.compile(&options, alerts.clone());
         loaded.usable()?;
         let bench = Self {
             loaded,
-            level: sources.level,
+            level,
             engine,
             alerts,
+            // Without plugins their events are counted only.
+            plugins: plugins.unwrap_or_default(),
+            sources,
         };
         for test in &suite.tests {
             for expected in &test.expected {
@@ -217,6 +237,10 @@ impl Bench {
                 ),
             ),
             Some(_) => ("is not enabled", "enable it in the rule file".to_owned()),
+            None if self.is_of_unknown_source(name) => (
+                "has a source that no loaded plugin has",
+                "`-c FILE` names the configuration with its plugin".to_owned(),
+            ),
             None => {
                 let names = self.loaded.ruleset.rules.iter().map(|rule| &*rule.name);
                 let help = match closest(name, names) {
@@ -230,15 +254,35 @@ impl Bench {
         Err(unusable(&problem.help(help)))
     }
 
+    /// Returns true if a rule was left out because no plugin has its source.
+    fn is_of_unknown_source(&self, name: &str) -> bool {
+        let context = format!("rule {name}");
+        let mut problems = self.loaded.diagnostics.iter();
+        problems.any(|problem| problem.code == Code::UnknownSource && problem.context == context)
+    }
+
+    /// Returns the alerts about the events of a capture, those of plugins included.
+    fn alerts_of_capture(&self, path: &Path) -> Result<Vec<Alert>, Failure> {
+        let mut of_plugins = self.plugins.recorded(&self.sources)?;
+        replay::evaluate_with(path, &self.engine, &mut of_plugins)?;
+        of_plugins.complete()?;
+        if let (events @ 1.., plugins) = of_plugins.of_others() {
+            let message = format!(
+                "cannot test with {}: it has {events} events of plugins that the rules do not ask for (numbers: {plugins})",
+                path.display()
+            );
+            return Err(Failure::new(Exit::BadInput, message)
+                .help("`-c FILE` names the configuration with the plugins"));
+        }
+        let mut kept = self.alerts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *kept))
+    }
+
     /// Returns the differences from what the test expects.
     fn faults(&self, test: &Test) -> Result<Vec<String>, Failure> {
         let alerts = match &test.events {
             Events::Given(given) => self.engine.evaluate_synthetic(given).alerts,
-            Events::Capture(path) => {
-                replay::evaluate(path, &self.engine)?;
-                let mut kept = self.alerts.0.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *kept)
-            }
+            Events::Capture(path) => self.alerts_of_capture(path)?,
         };
         let mut faults = Vec::new();
         for expected in &test.expected {

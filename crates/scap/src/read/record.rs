@@ -207,7 +207,7 @@ impl<'b> Record<'b> {
     }
 
     #[cold]
-    fn corrupt(&self, problem: &str) -> Error {
+    pub(crate) fn corrupt(&self, problem: &str) -> Error {
         let name = self.ty().map_or("event", |ty| ty.name);
         Error::Corrupt {
             offset: self.offset,

@@ -7,13 +7,14 @@ use bumpalo::Bump;
 use event::Evaluator;
 use event::field::is_plain;
 
-use super::Counts;
 use super::apply::{AppliedEvent, PostEventChanges};
 use super::decode::as_int;
 use super::dialect::{Action, Dialect, Exit, Row};
 use super::enter::PendingEnters;
 use super::event_view::EventView;
 use super::openings::{KnownOpen, OpenExit, Openings};
+use super::{Counts, PluginEvent, PluginEvents};
+use crate::bytes::unsigned;
 use crate::read::{Record, Starts};
 use crate::state::State;
 use crate::table::EventType;
@@ -41,6 +42,8 @@ pub(super) struct CaptureState<'j, J: Evaluator> {
     leaving: VecDeque<i64>,
     /// Note about a call that follows.
     pub(super) call: Option<NotedCall>,
+    /// Receives the events of plugins.
+    pub(super) plugins: Option<&'j mut dyn PluginEvents>,
 }
 
 /// This program's note about a call.
@@ -74,6 +77,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
             afterwards: PostEventChanges::Nothing,
             call: None,
             leaving: VecDeque::new(),
+            plugins: None,
         }
     }
 
@@ -98,6 +102,38 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
                 self.settle();
                 self.meta(record, *meta)
             }
+            Row::Plugin(ty) => self.plugin_event(record, ty),
+        }
+    }
+
+    #[cold]
+    fn plugin_event(&mut self, record: &Record<'_>, ty: &EventType) -> Result<(), Error> {
+        if record.is_state_only() {
+            return Ok(());
+        }
+        self.counts.of_plugins += 1;
+        let params = record.params_of(ty, &mut self.starts)?;
+        let plugin = params.get(0).and_then(unsigned);
+        let plugin = plugin.and_then(|plugin| u32::try_from(plugin).ok());
+        let (Some(plugin), Some(data)) = (plugin, params.get(1)) else {
+            return Err(record.corrupt("no number of a plugin and its event"));
+        };
+        if let Some(plugins) = &mut self.plugins {
+            plugins.take(&PluginEvent {
+                number: self.counts.events,
+                time_ns: record.time_ns,
+                plugin,
+                data,
+            });
+        }
+        Ok(())
+    }
+
+    /// Has the events of plugins evaluated that came before.
+    #[inline]
+    pub(super) fn flush_plugins(&mut self) {
+        if let Some(plugins) = &mut self.plugins {
+            plugins.flush();
         }
     }
 
@@ -143,6 +179,9 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
                 Action::Close => return self.close(record, exit),
                 _ => {}
             }
+        }
+        if is_shown {
+            self.flush_plugins();
         }
         // This program's note about a call may contradict its parameters.
         let open_exit = match noted(&self.call, record) {

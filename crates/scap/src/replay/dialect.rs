@@ -26,6 +26,8 @@ pub(crate) enum Row {
     Generic,
     /// Information of the capturing program about the system.
     Meta(Meta),
+    /// An event that a plugin made.
+    Plugin(&'static EventType),
     /// Ignored.
     Skip,
     /// A type that is newer than this program.
@@ -38,7 +40,9 @@ impl Row {
         match self {
             Self::Skip => true,
             Self::Exit(exit) => !exit.is_wanted && exit.action == Action::None,
-            Self::Enter(_) | Self::Generic | Self::Meta(_) | Self::Unknown => false,
+            Self::Enter(_) | Self::Generic | Self::Meta(_) | Self::Plugin(_) | Self::Unknown => {
+                false
+            }
         }
     }
 }
@@ -219,6 +223,7 @@ fn row(ty: &'static EventType, kinds: &Kinds, concerns: &impl Fn(EventKind) -> b
         "useradded" => return Row::Meta(Meta::User),
         "groupadded" => return Row::Meta(Meta::Group),
         "notification" => return Row::Meta(Meta::Note),
+        "pluginevent" => return Row::Plugin(ty),
         "syscall" if ty.is_enter => return Row::Skip,
         "syscall" => return Row::Generic,
         _ if ty.is_enter => return Row::Skip,

@@ -37,6 +37,30 @@ pub struct Counts {
     pub undecided: u64,
     /// Events of types that are newer than this program.
     pub unknown_types: u64,
+    /// Events that plugins made.
+    pub of_plugins: u64,
+}
+
+/// An event that a plugin made, in a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct PluginEvent<'b> {
+    /// Number of the event in the capture.
+    pub number: u64,
+    /// Time in nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// Number of the plugin.
+    pub plugin: u32,
+    /// The bytes of the plugin, which it alone understands.
+    pub data: &'b [u8],
+}
+
+/// Receives the events of plugins.
+pub trait PluginEvents {
+    /// Receives an event. It may be evaluated later, with others.
+    fn take(&mut self, event: &PluginEvent<'_>);
+
+    /// Evaluates the events received so far: an event of another kind follows, or none.
+    fn flush(&mut self);
 }
 
 /// Replays captures one after the other.
@@ -66,6 +90,13 @@ impl<'j, J: Evaluator> Replay<'j, J> {
         }
     }
 
+    /// Passes events of plugins to `events`. Without it they are counted only.
+    #[must_use]
+    pub fn with_plugins(mut self, events: &'j mut dyn PluginEvents) -> Self {
+        self.course.plugins = Some(events);
+        self
+    }
+
     /// Returns the counters so far.
     pub fn counts(&self) -> Counts {
         self.course.counts
@@ -89,6 +120,7 @@ impl<'j, J: Evaluator> Replay<'j, J> {
     pub fn step<R: Read>(&mut self, reader: &mut Reader<R>, limit: u64) -> Result<bool, Error> {
         let earlier = self.course.counts.events.saturating_sub(reader.events());
         let result = self.steps(reader, limit, earlier);
+        self.course.flush_plugins();
         // Events before an unreadable one count, too.
         self.course.counts.events = earlier + reader.events();
         result

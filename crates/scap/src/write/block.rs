@@ -1,6 +1,9 @@
 //! Encodes blocks.
 
-use crate::block::{EVENT_V2, FLAGGED_EVENT_V2, MACHINE, MAGIC, SECTION, USERS_V2};
+use crate::block::{
+    EVENT_V2, FLAGGED_EVENT_V2, FLAGGED_LARGE_EVENT_V2, LARGE_EVENT_V2, MACHINE, MAGIC, SECTION,
+    USERS_V2,
+};
 use crate::list::{HOSTNAME_LEN, MachineInfo, UserEntry};
 use crate::read::STATE_ONLY;
 use crate::table::EventType;
@@ -119,10 +122,11 @@ impl<'o> Blocks<'o> {
     pub(crate) fn event(&mut self, draft: &EventDraft<'_>) {
         /// Size of an event header: time, thread, length, type, number of parameters.
         const HEADER: usize = 8 + 8 + 4 + 2 + 4;
-        let ty = if draft.is_state_only {
-            FLAGGED_EVENT_V2
-        } else {
-            EVENT_V2
+        let ty = match (draft.is_state_only, draft.ty.is_large) {
+            (true, false) => FLAGGED_EVENT_V2,
+            (false, false) => EVENT_V2,
+            (true, true) => FLAGGED_LARGE_EVENT_V2,
+            (false, true) => LARGE_EVENT_V2,
         };
         self.block(ty, |out| {
             out.extend_from_slice(&draft.cpu.to_le_bytes());

@@ -16,7 +16,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use event::{Event, Image, Pid, StartTime};
+use event::{Event, EventKind, Image, Param, Pid, StartTime};
 
 use crate::list::{MachineInfo, UserEntry};
 use crate::note;
@@ -47,6 +47,8 @@ pub struct Writer {
     described: HashMap<(Pid, StartTime), Described>,
     descriptors: HashMap<(Pid, i64), u64>,
     values: Values,
+    /// Kind of the events that plugins make.
+    of_plugins: Option<EventKind>,
 }
 
 /// What the file already contains about a process.
@@ -78,6 +80,7 @@ impl Writer {
             described: HashMap::new(),
             descriptors: HashMap::new(),
             values: Values::default(),
+            of_plugins: EventKind::from_name("pluginevent").ok(),
         }
     }
 
@@ -109,8 +112,12 @@ impl Writer {
         self.descriptors.clear();
     }
 
-    /// Appends an event, after everything that it depends on.
-    pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+    /// Appends an event, after everything that it depends on. Returns false, and appends nothing, if it is an event of a
+    /// plugin without its bytes.
+    pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
+        if Some(event.kind) == self.of_plugins {
+            return self.plugin_event(event, out);
+        }
         if self.described.len() > MAX_DESCRIBED || self.descriptors.len() > MAX_DESCRIBED {
             self.forget();
         }
@@ -126,6 +133,29 @@ impl Writer {
         self.introduce_descriptor(event, moment, out);
         self.introduce_asked(event, moment, out);
         self.call(event, moment, out);
+        true
+    }
+
+    /// Appends an event of a plugin, which depends on nothing. Readers take those that are longer than other events.
+    fn plugin_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
+        // It has no counterpart, so it is not one that begins a call.
+        let ty = EventType::widely_known("pluginevent", false);
+        let (Some(ty), [Param::Uint(plugin), Param::Text(data)]) = (ty, event.params) else {
+            return false;
+        };
+        self.values.clear();
+        self.values.push_number(*plugin, 4);
+        self.values.push(data);
+        Blocks::new(out).event(&EventDraft {
+            ty,
+            time_ns: event.time_ns,
+            // No thread, as plugins have it.
+            tid: -1,
+            cpu: 0,
+            is_state_only: false,
+            values: &self.values,
+        });
+        true
     }
 
     /// Introduces the caller, its ancestors, and the leaders and targets that rules can ask for.

@@ -4,4 +4,5 @@ mod fields;
 mod hostile;
 mod mutate;
 mod openings;
+mod plugins;
 mod round_trip;

@@ -80,7 +80,8 @@ fn falco(mut args: Falco) -> Outcome {
         journal::warn(&format!("warning: {warning}"));
     }
     let plugins = Plugins::load(&config)?;
-    if args.replay.is_none() {
+    // As in Falco a replay has all sources.
+    if config.engine.kind != FalcoEngine::Replay {
         assignments.extend(plugins::switched(&args, &plugins)?);
         // Its warnings are those above.
         (config, _) = config::load(args.config.as_deref(), &assignments, CompatMode::Falco)?;
@@ -296,8 +297,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config, plugins: &Plugins) 
     let has_syscalls = config.engine.kind != FalcoEngine::Nodriver;
     plugins::announce(plugins, has_syscalls, &config.plugins.disabled_sources);
     if config.engine.kind == FalcoEngine::Replay {
-        agent::plugins::refuse(config, "a replay")?;
-        return replay_capture(args, options, config);
+        return replay_capture(args, options, config, plugins);
     }
     match config.engine.kind {
         FalcoEngine::Kmod => info("The engine ebpf does what the kernel module does"),
@@ -352,7 +352,12 @@ fn start(args: Falco, options: Vec<String>, config: &Config, plugins: &Plugins) 
 }
 
 /// Replays the capture file of the configuration.
-fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
+fn replay_capture(
+    args: Falco,
+    options: Vec<String>,
+    config: &Config,
+    plugins: &Plugins,
+) -> Outcome {
     let capture = config.engine.capture_file.clone();
     let text = format!("Replaying {}", capture.display());
     journal::say(Priority::Informational, &text);
@@ -378,6 +383,7 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
         seconds: (args.seconds > 0).then_some(args.seconds),
         manner: CompatMode::Falco,
         places: Places::default(),
+        plugins: Some(plugins.clone()),
     });
     if let Some(pidfile) = pidfile {
         pidfile.remove();

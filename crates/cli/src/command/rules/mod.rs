@@ -44,14 +44,14 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
         }),
         Rules::Test(args) => rule_tools::test::execute(&TestOptions {
             files: args.files,
-            rules: of(args.rules, args.added),
+            rules: with_plugins(args.rules, args.added, args.plugins),
             json: args.json,
         }),
         Rules::Silence(args) => rule_tools::silence::execute(&args.into()),
         Rules::Coverage(args) => coverage::execute(args),
         Rules::Convert(args) => convert::execute(args),
         Rules::Lint(args) => {
-            let files = of(args.files, args.added);
+            let files = with_plugins(args.files, args.added, args.plugins);
             rule_tools::lint::execute(&files, &args.engines, args.json)
         }
         Rules::Cost(args) => rule_tools::cost::execute(&CostOptions {
