@@ -26,7 +26,7 @@ COMPARE   = $(CARGO) run --quiet --locked --package xtask -- skips $(SKIPS) || t
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
 test test-unit test-slow: export TOLLGATE_SKIPS = $(SKIPS)
-test test-all test-slow test-guest test-kernels test-engines bless isolation guard-peers debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-all test-slow test-guest test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
 test test-unit test-slow test-guest test-kernels test-engines test-recorded test-re2: \
     export $(RUNNER) = $(LIMITED) $(LIMIT)
 test-all test-slow test-guest: LIMIT = 3600
@@ -39,7 +39,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-slow test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
-    isolation guard-peers debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
+    isolation guard-peers soak debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 .DEFAULT_GOAL := help
@@ -141,6 +141,13 @@ isolation: build ## measure how runc, gVisor and machines isolate (15 min); OUT=
 guard-peers: build ## measure guard beside bubblewrap, sandbox-runtime and sandlock (15 min); OUT=FOLDER
 	@test -n '$(OUT)' || { echo 'cannot measure: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_GUARD_PEERS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test guard_peers -- --nocapture
+
+# The folder of the results; HOURS=N or MINUTES=N is how long.
+OUT_SOAK  = $(abspath $(or $(OUT),$(TARGET)/soak))
+soak: build ## watch, run, runtime and serve side by side under a mixed load, HOURS=N or MINUTES=N; OUT=FOLDER for samples
+	@test -n '$(HOURS)$(MINUTES)' || { echo 'cannot run: HOURS is not set' >&2; echo 'help: make $@ HOURS=2' >&2; exit 2; }
+	TOLLGATE_SOAK=$(OUT_SOAK) TOLLGATE_SOAK_MINUTES=$(or $(MINUTES),$$(($(HOURS) * 60))) \
+	    $(CARGO) test --locked --package e2e --test soak -- --nocapture
 
 debian-kernels: build ## boot Debian's kernels from 5.10 to the newest: doctor, and the stable rules by each engine; OUT=FOLDER
 	@test -n '$(OUT)' || { echo 'cannot try kernels: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
