@@ -26,10 +26,10 @@ COMPARE   = $(CARGO) run --quiet --locked --package xtask -- skips $(SKIPS) || t
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
 test test-unit test-slow: export TOLLGATE_SKIPS = $(SKIPS)
-test test-all test-slow test-guest test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
-test test-unit test-slow test-guest test-kernels test-engines test-recorded test-re2: \
+test test-all test-slow test-chaos test-guest test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-unit test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2: \
     export $(RUNNER) = $(LIMITED) $(LIMIT)
-test-all test-slow test-guest: LIMIT = 3600
+test-all test-slow test-chaos test-guest: LIMIT = 3600
 test-all test-slow test-guest: export TOLLGATE_TEST_SLOW = 1
 test test-all test-slow cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all test-slow: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
@@ -38,7 +38,7 @@ test-all test-slow: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-slow test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
+.PHONY: help build demo test test-unit test-all test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz fuzz check bless bench-smoke cluster \
     isolation guard-peers soak debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
@@ -85,9 +85,12 @@ test-fuzz: ## fuzz every parser of hostile input for a minute
 	fuzz/run 1
 
 # Each is made, whatever comes of the others. A test that hangs is killed with what it started; see xtask/src/limit.rs.
-TIERS     = build static test-kernels test-engines test-recorded test-re2 test-fuzz test-slow
+TIERS     = build static test-kernels test-engines test-recorded test-re2 test-fuzz test-chaos test-slow
 test-all: ## run every test, tier by tier, and print a table; TIERS='test-fuzz test-slow' runs some
 	$(CARGO) run --quiet --locked --package xtask -- tiers LIMIT=$(LIMIT) FEATURES=$(FEATURES) $(TIERS)
+
+test-chaos: build ## kill, stop and starve agent and keeper at random moments, ROUNDS=2000 of each kind
+	TOLLGATE_CHAOS=$(or $(ROUNDS),2000) $(CARGO) test --locked --package e2e --test chaos -- --show-output
 
 test-slow: build static ## run the usual tests and the slow ones: real package managers, another kernel, the embedded runtime
 	rm -f $(SKIPS)
