@@ -18,6 +18,7 @@ image dist: export PLUGIN_HOST := $(PLUGIN_HOST)
 REMAP = -C link-arg=-Wl,--build-id=none $(foreach pair,$(CURDIR)=. $(abspath $(TARGET))=target $(or $(CARGO_HOME),$(HOME)/.cargo)=cargo,--remap-path-prefix=$(pair))
 # A test program that hangs fails after so many seconds, and the others run. Cargo knows no limit.
 LIMIT     = 600
+LIMITED   = timeout --foreground --kill-after=10
 RUNNER    = CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
 
 # Tests write here what they skip. After them the list is printed and compared with tests/skips.txt; what that does not
@@ -27,21 +28,21 @@ COMPARE   = $(CARGO) run --quiet --locked --package xtask -- skips $(SKIPS) || t
 
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
-test test-unit test-all: export TOLLGATE_SKIPS = $(SKIPS)
-test test-all test-guest test-kernels test-engines bless isolation guard-peers debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
-test test-unit test-all test-guest test-kernels test-engines test-recorded: \
-    export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
-test-all test-guest: LIMIT = 3600
-test-all test-guest: export TOLLGATE_TEST_SLOW = 1
-test test-all cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
-test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
+test test-unit test-slow: export TOLLGATE_SKIPS = $(SKIPS)
+test test-all test-slow test-chaos test-guest test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-unit test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2: \
+    export $(RUNNER) = $(LIMITED) $(LIMIT)
+test-all test-slow test-chaos test-guest: LIMIT = 3600
+test-all test-slow test-guest: export TOLLGATE_TEST_SLOW = 1
+test test-all test-slow cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
+test-all test-slow: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
-test-all: FEATURES = embedded
+test-all test-slow: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
-    isolation guard-peers debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
+.PHONY: help build demo test test-unit test-all test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
+    isolation guard-peers soak debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 .DEFAULT_GOAL := help
@@ -86,7 +87,15 @@ fuzz: ## fuzz every parser of hostile input, MINUTES=10 for each, with the stabl
 test-fuzz: ## fuzz every parser of hostile input for a minute
 	fuzz/run 1
 
-test-all: build static test-kernels test-engines test-recorded test-re2 test-fuzz ## run every test: real package managers, another kernel, the embedded runtime too
+# Each is made, whatever comes of the others. A test that hangs is killed with what it started; see xtask/src/limit.rs.
+TIERS     = build static test-kernels test-engines test-recorded test-re2 test-fuzz test-chaos test-slow
+test-all: ## run every test, tier by tier, and print a table; TIERS='test-fuzz test-slow' runs some
+	$(CARGO) run --quiet --locked --package xtask -- tiers LIMIT=$(LIMIT) FEATURES=$(FEATURES) $(TIERS)
+
+test-chaos: build ## kill, stop and starve agent and keeper at random moments, ROUNDS=2000 of each kind
+	TOLLGATE_CHAOS=$(or $(ROUNDS),2000) $(CARGO) test --locked --package e2e --test chaos -- --show-output
+
+test-slow: build static ## run the usual tests and the slow ones: real package managers, another kernel, the embedded runtime
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%); status=$$?; \
 	    $(COMPARE) && exit $$status
@@ -100,21 +109,23 @@ test-guest: build ## run the tests that need another kernel, in an emulated mach
 	$(CARGO) test --locked --package e2e --test guest --test lsm
 
 test-kernels: build ## fire every stock rule as on older kernels
-	for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
-	    $(CARGO) test --locked --package e2e --test stock_rules || exit; done
+	failed=0; for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \
+	    $(CARGO) test --locked --package e2e --test stock_rules || failed=1; done; exit $$failed
 
+# Runs tests under an engine, and others under the next, whatever comes of the first.
+UNDER = $(CARGO) test --locked --package e2e --no-fail-fast
 test-engines: build ## run the tests of events, attacks, transparency and rules under the engines ptrace and ebpf
-	TOLLGATE_TEST_ENGINE=every-call $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test adversary
-	TOLLGATE_TEST_ENGINE=ptrace $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test transparency --test stock_rules --test adversary --test verify
-	TOLLGATE_TEST_ENGINE=ebpf $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test containers --test oracle --test stock_rules --test default_rules --test adversary
+	failed=0; \
+	TOLLGATE_TEST_ENGINE=every-call $(UNDER) --test oracle --test adversary || failed=1; \
+	TOLLGATE_TEST_ENGINE=ptrace $(UNDER) --test oracle --test transparency --test stock_rules --test adversary --test verify \
+	    || failed=1; \
+	TOLLGATE_TEST_ENGINE=ebpf $(UNDER) --test containers --test oracle --test stock_rules --test default_rules \
+	    --test adversary || failed=1; exit $$failed
 
 test-recorded: build ## record every run of the tests of events, replay it and compare the alerts, under each engine
-	for engine in notify ptrace ebpf; do echo "engine $$engine"; TOLLGATE_TEST_RECORD=1 TOLLGATE_TEST_ENGINE=$$engine \
-	    $(CARGO) test --locked --package e2e --no-fail-fast \
-	    --test oracle --test stock_rules --test default_rules || exit; done
+	failed=0; for engine in notify ptrace ebpf; do echo "engine $$engine"; TOLLGATE_TEST_RECORD=1 \
+	    TOLLGATE_TEST_ENGINE=$$engine $(UNDER) --test oracle --test stock_rules --test default_rules || failed=1; \
+	    done; exit $$failed
 
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check
@@ -136,6 +147,13 @@ isolation: build ## measure how runc, gVisor and machines isolate (15 min); OUT=
 guard-peers: build ## measure guard beside bubblewrap, sandbox-runtime and sandlock (15 min); OUT=FOLDER
 	@test -n '$(OUT)' || { echo 'cannot measure: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_GUARD_PEERS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test guard_peers -- --nocapture
+
+# The folder of the results; HOURS=N or MINUTES=N is how long.
+OUT_SOAK  = $(abspath $(or $(OUT),$(TARGET)/soak))
+soak: build ## watch, run, runtime and serve side by side under a mixed load, HOURS=N or MINUTES=N; OUT=FOLDER for samples
+	@test -n '$(HOURS)$(MINUTES)' || { echo 'cannot run: HOURS is not set' >&2; echo 'help: make $@ HOURS=2' >&2; exit 2; }
+	TOLLGATE_SOAK=$(OUT_SOAK) TOLLGATE_SOAK_MINUTES=$(or $(MINUTES),$$(($(HOURS) * 60))) \
+	    $(CARGO) test --locked --package e2e --test soak -- --nocapture
 
 debian-kernels: build ## boot Debian's kernels from 5.10 to the newest: doctor, and the stable rules by each engine; OUT=FOLDER
 	@test -n '$(OUT)' || { echo 'cannot try kernels: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }

@@ -3,12 +3,15 @@
 //! `cargo run -p xtask -- check` runs all of them; `make check` does, too. Each prints one line per finding,
 //! `file:line: problem; what to do`, and any finding fails the run. `cargo run -p xtask -- skips FILE` compares
 //! the skips of a test run with the allowed ones. `sbom PROGRAM ARTEFACT...` and `notices PROGRAM FILE` write what
-//! a release says about the code in it.
+//! a release says about the code in it. `tiers TARGET...` runs tiers of tests one after the other and prints a table;
+//! `limit SECONDS PROGRAM` runs one test program.
 
 mod circles;
 mod dependencies;
+mod descendants;
 mod documents;
 mod figures;
+mod limit;
 mod limits;
 mod modules;
 mod pictures;
@@ -17,6 +20,7 @@ mod results;
 mod size;
 mod skips;
 mod source;
+mod tiers;
 mod tokens;
 mod tree;
 mod vocabulary;
@@ -131,6 +135,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if let Some(code) = run_tests(&wanted) {
+        return code;
+    }
     let words: Vec<_> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     match release::run(&words) {
         Ok(true) => return ExitCode::SUCCESS,
@@ -157,12 +164,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs tests, if that is wanted.
+fn run_tests(wanted: &str) -> Option<ExitCode> {
+    let words: Vec<_> = std::env::args_os().skip(2).collect();
+    let ended = match wanted {
+        "limit" => limit::run(&words),
+        "tiers" => tiers::run(&words),
+        _ => return None,
+    };
+    Some(ended.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::from(2)
+    }))
+}
+
 fn usage(wanted: &str) -> ExitCode {
     eprintln!("xtask: unknown check `{wanted}`; choose one of:");
     eprintln!("    check      all of these");
     for (name, purpose, _) in CHECKS {
         eprintln!("    {name:<10} {purpose}");
     }
+    eprintln!("or run tests: `tiers TARGET...`, `limit SECONDS PROGRAM ARGUMENT...`");
     eprintln!("or write files of a release: `sbom PROGRAM ARTEFACT...`, `notices PROGRAM FILE`");
     ExitCode::from(2)
 }

@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 12] = [
+const OF_TESTS: [(&str, &[&str]); 13] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],
@@ -44,6 +44,10 @@ const OF_TESTS: [(&str, &[&str]); 12] = [
     ),
     ("2026-11-28-evasions", &["README.md", "tables.md"]),
     ("2026-11-28-kernels", &["README.md", "tables.md"]),
+    (
+        "2026-11-28-soak",
+        &["README.md", "final.json", "samples.jsonl"],
+    ),
 ];
 
 /// Reports runs that lack a file and runs that no document links to.
