@@ -58,7 +58,8 @@ pub(crate) struct Serve {
 /// Where alerts are kept.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreOption {
-    /// Where alerts are kept: sqlite:FILE, or postgres://USER@HOST/DATABASE, whose password can be in PGPASSWORD
+    /// Where alerts are kept: sqlite:FILE, or postgres://USER@HOST/DATABASE, whose password can be in PGPASSWORD; of a
+    /// server on another machine the certificate is verified, unless ?sslmode= says otherwise
     #[arg(long = "store", value_name = "URL", default_value = "sqlite:/var/lib/tollgate/collector.db",
           value_parser = store, help_heading = STORE)]
     pub(crate) place: StorePlace,
