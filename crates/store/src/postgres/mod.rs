@@ -5,6 +5,7 @@ mod bundles;
 mod captures;
 mod conditions;
 mod connection;
+mod federated;
 mod fleet;
 mod groups;
 mod people;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use labels::Selector;
 
+use super::login::LoginOptions;
+
 const SERVER: &str = "Server options";
 const STORE: &str = "Store options";
 const TARGET: &str = "Options for who gets it";
@@ -45,6 +47,8 @@ pub(crate) struct Serve {
     /// Refuse certificates that the lists in FILE revoke; each issuer needs a list that has not ended
     #[arg(long, value_name = "FILE", requires = "agent_ca", help_heading = SERVER)]
     pub(crate) agent_crl: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) login: LoginOptions,
     #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]

@@ -19,6 +19,7 @@ use signal_hook::iterator::Signals;
 use store::{PostgresStore, SqliteStore, Store, StoreError};
 
 use super::args::{Backup, Restore, Serve, StorePlace};
+use super::provider;
 use super::tokens::actor;
 
 /// Serves until a signal ends it.
@@ -41,6 +42,7 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_age: args.max_age,
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
+        oidc: provider::settings(&args.login)?,
     };
     let collector = Collector::start(settings, Arc::clone(&store))
         .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;
