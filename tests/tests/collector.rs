@@ -456,19 +456,3 @@ fn two_collectors_share_a_database_and_each_goes_on_without_the_other() {
     let stderr = String::from_utf8_lossy(&backup.stderr);
     assert!(stderr.contains("help: use pg_dump"), "{stderr}");
 }
-
-#[test]
-fn a_database_elsewhere_is_refused_and_no_message_has_its_password() {
-    let url = "postgres://u:secret@192.0.2.1/db";
-    let words = ["serve", "token", "list", "--store", url];
-    let refused = Command::new(program())
-        .args(words)
-        .output()
-        .expect("it starts");
-    let stderr = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(
-        stderr.contains("the connection has no TLS") && !stderr.contains("secret"),
-        "{stderr}"
-    );
-}

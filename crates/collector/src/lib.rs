@@ -20,6 +20,7 @@ mod ingest;
 mod json;
 mod losses;
 mod metrics;
+mod oidc;
 mod otlp;
 mod page;
 mod secret;
@@ -27,6 +28,7 @@ mod server;
 
 pub use bundles::{Choice, Choices};
 pub use certificates::{CertificateError, own_certificate};
+pub use oidc::{OidcError, OidcSettings};
 pub use page::{AccountError, Exception, ProposeException, add_user, first_link, set_password};
 pub use secret::{NewSecret, hash};
 pub use server::{Collector, CollectorError, Settings};

@@ -20,7 +20,8 @@ use tower_service::Service;
 
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
-use crate::page::{self, Door, ProposeException, Tails};
+use crate::oidc::{OidcError, OidcSettings};
+use crate::page::{self, Door, OidcDoor, ProposeException, Tails};
 use crate::{api, body, bundles, captures, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
@@ -66,6 +67,8 @@ pub struct Settings {
     pub max_bytes: Option<u64>,
     /// Proposes exceptions for the page; `None` leaves that out.
     pub propose: Option<ProposeException>,
+    /// Identity provider by which people log in, beside passwords.
+    pub oidc: Option<OidcSettings>,
 }
 
 /// A collector cannot start.
@@ -74,6 +77,9 @@ pub enum CollectorError {
     /// The server cannot start.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The identity provider cannot be used as it is configured.
+    #[error(transparent)]
+    Oidc(#[from] OidcError),
     /// There are no threads for the asynchronous runtime.
     #[error("cannot start the collector")]
     Start {
@@ -95,6 +101,7 @@ pub(crate) struct Shared {
     /// Clients speak TLS: cookies are for that alone.
     pub(crate) is_secure: bool,
     pub(crate) door: Door,
+    pub(crate) oidc: Option<OidcDoor>,
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
     uploads: Arc<Semaphore>,
@@ -169,6 +176,7 @@ impl Collector {
     ///
     /// The address is in use, the certificate is invalid, or there are no threads.
     pub fn start(settings: Settings, store: Arc<dyn Store>) -> Result<Self, CollectorError> {
+        let oidc = settings.oidc.map(OidcDoor::new).transpose()?;
         let listener =
             HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
         let address = listener.address();
@@ -184,6 +192,7 @@ impl Collector {
             metrics: Metrics::default(),
             is_secure: settings.files.is_some(),
             door: Door::new(),
+            oidc,
             tails: Tails::new(),
             propose: settings.propose,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
@@ -202,6 +211,10 @@ impl Collector {
             // Fails only if the runtime cannot watch the socket; then `/readyz` answers nobody.
             let _ = listener.serve(answer).await;
         });
+        if let Some(oidc) = &shared.oidc {
+            let provider = oidc.provider();
+            runtime.spawn_blocking(move || provider.try_out());
+        }
         runtime.spawn(bundles::watch(Arc::clone(&shared)));
         runtime.spawn(keep(shared, settings.max_age, settings.max_bytes));
         Ok(Self {

@@ -4,6 +4,9 @@ use crate::error::StoreError;
 use crate::model::{AlertId, GroupId, Scope, TailRows};
 use crate::severity::Severity;
 
+/// Who adds and changes users that a provider vouches for, in the audit log.
+pub(crate) const PROVIDER: &str = "OpenID Connect";
+
 /// A user to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewUser {
@@ -24,7 +27,7 @@ pub struct User {
     pub name: String,
     /// What the user may do.
     pub scope: Scope,
-    /// Hash of the password, in PHC form.
+    /// Hash of the password, in PHC form; or the identity of a [`FederatedUser`].
     pub password: String,
     /// When it was added.
     pub created_ns: i64,
@@ -34,6 +37,28 @@ pub struct User {
     pub last_login_ns: Option<i64>,
 }
 
+/// Someone whom an identity provider has just vouched for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FederatedUser {
+    /// Who it is, whatever the name: kept in place of the hash of a password, which no password has.
+    pub identity: String,
+    /// Name of the user at its first login, unique. It stays the same.
+    pub name: String,
+    /// What the user may do now; `None` for nothing.
+    pub scope: Option<Scope>,
+}
+
+/// Result of the login of a [`FederatedUser`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Federated {
+    /// The user exists now under this name, with the role of now.
+    Admitted(String),
+    /// The user may do nothing any more. Its sessions, and invitations by it, have ended.
+    Refused,
+    /// The name is another user's.
+    Taken,
+}
+
 /// A session to be begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSession {
@@ -41,7 +66,7 @@ pub struct NewSession {
     pub hash: [u8; 32],
     /// Name of the user.
     pub user: String,
-    /// Hash of the password that was verified, in PHC form.
+    /// Hash of the password that was verified, in PHC form; or the identity that a provider vouched for.
     pub password: String,
     /// When it ends, nanoseconds since 1970.
     pub expires_ns: i64,
@@ -140,6 +165,14 @@ pub trait People {
     ///
     /// The database fails.
     fn set_password(&self, name: &str, password: &str, actor: &str) -> Result<bool, StoreError>;
+
+    /// Adds the user of an identity at its first login, gives it the role of now at later ones, and ends its access if it
+    /// has none.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn federate(&self, user: FederatedUser) -> Result<Federated, StoreError>;
 
     /// Begins a session. Returns false if there is no such user any more, or if the password has changed since it was
     /// verified.

@@ -73,6 +73,20 @@ pub enum StoreError {
     /// PostgreSQL refuses a statement, or is away.
     #[error("the store fails")]
     Server(#[source] postgres::Error),
+    /// The connection to PostgreSQL cannot be encrypted as the URL asks for.
+    #[error("cannot connect to PostgreSQL by TLS: {problem}")]
+    Encryption {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A certificate or key cannot be used.
+    #[error("cannot use {}: {problem}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// The URL of a store is wrong.
     #[error("cannot use the URL of the store: {problem}")]
     Url {
@@ -107,7 +121,45 @@ impl From<rusqlite::Error> for StoreError {
 
 impl From<postgres::Error> for StoreError {
     fn from(error: postgres::Error) -> Self {
-        Self::Server(error)
+        match encryption_problem(&error) {
+            Some(problem) => Self::Encryption { problem },
+            None => Self::Server(error),
+        }
+    }
+}
+
+/// Returns what TLS has refused, or `None` if something else failed.
+fn encryption_problem(error: &postgres::Error) -> Option<String> {
+    let mut cause = std::error::Error::source(error);
+    while let Some(found) = cause {
+        let io = found.downcast_ref::<io::Error>();
+        let inner = io.and_then(io::Error::get_ref);
+        if let Some(error) = inner.and_then(|it| it.downcast_ref::<rustls::Error>()) {
+            return Some(rejection(error));
+        }
+        // The client has no type for this.
+        if found.to_string() == "server does not support TLS" {
+            return Some("the server does not offer it".to_owned());
+        }
+        cause = found.source();
+    }
+    None
+}
+
+/// Says in words what rustls names by its types.
+fn rejection(error: &rustls::Error) -> String {
+    use rustls::CertificateError::{BadSignature, UnknownIssuer};
+    let text = error.to_string();
+    match error {
+        // An authority of the same name with another key has not issued it, either.
+        rustls::Error::InvalidCertificate(BadSignature | UnknownIssuer) => {
+            "no authority that is trusted issued the server's certificate".to_owned()
+        }
+        _ if text.contains("CaUsedAsEndEntity") => {
+            "the server presents the certificate of an authority (CA:TRUE) and not one of its own"
+                .to_owned()
+        }
+        _ => text,
     }
 }
 

@@ -46,7 +46,7 @@ pub enum AccountError {
     Store(#[from] StoreError),
 }
 
-pub(super) fn check_name(name: &str) -> Result<(), AccountError> {
+pub(crate) fn check_name(name: &str) -> Result<(), AccountError> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     match (1..=64).contains(&name.len()) && name.chars().all(is_good) {
         true => Ok(()),

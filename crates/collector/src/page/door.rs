@@ -27,7 +27,7 @@ const HASHING: usize = 2;
 
 /// What guards the login.
 pub(crate) struct Door {
-    throttle: Throttle,
+    pub(super) throttle: Throttle,
     hashing: Arc<Semaphore>,
     /// A hash of no password, so that an unknown name takes as long as a known one.
     nobody: String,
@@ -69,11 +69,13 @@ impl Door {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Next {
-    next: String,
+    pub(super) next: String,
+    /// Somebody has just logged out.
+    left: String,
 }
 
 /// Returns a path of this server, whatever was asked for.
-fn local(next: &str) -> &str {
+pub(super) fn local(next: &str) -> &str {
     let is_path = next.starts_with('/')
         && !next.starts_with("//")
         && !next.contains(|c: char| c == '\\' || c.is_control());
@@ -88,8 +90,10 @@ pub(super) struct Login {
     next: String,
 }
 
-fn login_page(status: StatusCode, next: &str, problem: &str) -> Response {
+fn login_page(shared: &Shared, status: StatusCode, next: &str, problem: &str) -> Response {
+    let provider = shared.oidc.as_ref();
     let body = html! {
+        @if let Some(provider) = provider { (provider.link(next)) }
         form.panel.stack method="post" action="/login" {
             h1 { "Log in" }
             @if !problem.is_empty() { div.note.bad role="alert" { (problem) } }
@@ -104,8 +108,11 @@ fn login_page(status: StatusCode, next: &str, problem: &str) -> Response {
 }
 
 /// `GET /login`
-pub(super) async fn login(Query(next): Query<Next>) -> Response {
-    login_page(StatusCode::OK, local(&next.next), "")
+pub(super) async fn login(State(shared): State<Arc<Shared>>, Query(next): Query<Next>) -> Response {
+    match &shared.oidc {
+        Some(provider) if !next.left.is_empty() => provider.left_page(),
+        _ => login_page(&shared, StatusCode::OK, local(&next.next), ""),
+    }
 }
 
 /// `POST /login`
@@ -124,11 +131,21 @@ pub(super) async fn log_in(
     let name: String = login.name.chars().take(100).collect();
     if !shared.door.throttle.admit(&name, &address, Instant::now()) {
         let problem = "Too many attempts. Wait a minute and try again.";
-        return Ok(login_page(StatusCode::TOO_MANY_REQUESTS, &next, problem));
+        return Ok(login_page(
+            &shared,
+            StatusCode::TOO_MANY_REQUESTS,
+            &next,
+            problem,
+        ));
     }
     let Some(verified) = verified(&shared, &name, login.password).await? else {
         let problem = "Name or password is wrong.";
-        return Ok(login_page(StatusCode::UNAUTHORIZED, &next, problem));
+        return Ok(login_page(
+            &shared,
+            StatusCode::UNAUTHORIZED,
+            &next,
+            problem,
+        ));
     };
     shared.door.throttle.forgive(&name, &address);
     begin(&shared, (name, verified), &next).await
@@ -152,8 +169,13 @@ async fn verified(
     compared.await
 }
 
-/// Begins a session with a new secret, whatever cookie the browser had. `password` is the hash that was verified.
-async fn begin(shared: &Arc<Shared>, (user, password): (String, String), next: &str) -> Answer {
+/// Begins a session with a new secret, whatever cookie the browser had. `password` is the hash that was verified,
+/// or the identity that a provider vouched for.
+pub(super) async fn begin(
+    shared: &Arc<Shared>,
+    (user, password): (String, String),
+    next: &str,
+) -> Answer {
     let secret = NewSecret::of_session().ok_or_else(no_random_numbers)?;
     let session = NewSession {
         hash: secret.hash,
@@ -166,12 +188,12 @@ async fn begin(shared: &Arc<Shared>, (user, password): (String, String), next: &
         .await?;
     if !begun {
         let problem = "Name or password is wrong.";
-        return Ok(login_page(StatusCode::UNAUTHORIZED, next, problem));
+        return Ok(login_page(shared, StatusCode::UNAUTHORIZED, next, problem));
     }
     Ok(with_cookie(see_other(next), shared.is_secure, &secret.text))
 }
 
-fn no_random_numbers() -> PageError {
+pub(super) fn no_random_numbers() -> PageError {
     let message = "the server cannot make a secret: the kernel has no random numbers yet";
     PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
@@ -202,7 +224,11 @@ pub(super) async fn log_out(
     shared
         .blocking(move |store| store.end_session(&hash))
         .await?;
-    Ok(with_cookie(see_other("/login"), shared.is_secure, ""))
+    let to = match shared.oidc {
+        Some(_) => "/login?left=1",
+        None => "/login",
+    };
+    Ok(with_cookie(see_other(to), shared.is_secure, ""))
 }
 
 #[derive(Deserialize)]

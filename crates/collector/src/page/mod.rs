@@ -12,6 +12,7 @@ mod fleet;
 mod form;
 mod groups;
 mod live;
+mod oidc;
 mod overview;
 mod password;
 mod query;
@@ -29,12 +30,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::Markup;
 
+use crate::oidc::CALLBACK;
 use crate::server::Shared;
 
+pub(crate) use account::check_name;
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
 pub(crate) use door::Door;
 pub(crate) use live::Tails;
+pub(crate) use oidc::OidcDoor;
 pub(crate) use session::Visitor;
 
 /// What every answer of the page says about itself.
@@ -66,6 +70,9 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
     Router::new()
         .route("/login", get(door::login).post(door::log_in))
         .route("/logout", post(door::log_out))
+        .route("/oidc/login", get(oidc::begin))
+        .route(CALLBACK, get(oidc::come_back))
+        .route("/oidc/logout", get(oidc::leave))
         .route("/setup/{secret}", get(door::setup).post(door::set_up))
         .route("/alerts", get(groups::list))
         .route("/alerts/{id}", get(alert::show))

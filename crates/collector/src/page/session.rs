@@ -19,9 +19,11 @@ use crate::server::Shared;
 /// Time that a session lasts, in seconds.
 pub(super) const SECONDS: u32 = 12 * 3600;
 
-/// Name of the cookie. A browser takes the first from this host by TLS alone.
-const SECURE: &str = "__Host-tollgate";
-const PLAIN: &str = "tollgate";
+/// Name of the cookie.
+const SESSION: &str = "tollgate";
+
+/// What the name of a cookie begins with that a browser takes from this host by TLS alone.
+const SECURE: &str = "__Host-";
 
 /// Someone who has logged in.
 #[derive(Clone, Debug)]
@@ -91,27 +93,37 @@ fn token(session: &str) -> String {
     URL_SAFE_NO_PAD.encode(secret::hash(&format!("form {session}")))
 }
 
-/// Returns the header that sets the cookie, or ends it for an empty secret.
+/// Returns the header that sets the cookie of a session, or ends it for an empty secret.
 pub(super) fn cookie(is_secure: bool, secret: &str) -> String {
-    let age = if secret.is_empty() { 0 } else { SECONDS };
-    let (name, mark) = match is_secure {
+    cookie_of(is_secure, (SESSION, SECONDS), secret)
+}
+
+/// Returns the header that sets a cookie of this name for these seconds, or ends it for an empty value.
+pub(super) fn cookie_of(is_secure: bool, (name, seconds): (&str, u32), value: &str) -> String {
+    let age = if value.is_empty() { 0 } else { seconds };
+    let (prefix, mark) = match is_secure {
         true => (SECURE, "; Secure"),
-        false => (PLAIN, ""),
+        false => ("", ""),
     };
-    format!("{name}={secret}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{mark}")
+    format!("{prefix}{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{mark}")
 }
 
 /// Returns the secret of the session.
 fn secret_of(headers: &HeaderMap, is_secure: bool) -> Option<String> {
-    let name = if is_secure { SECURE } else { PLAIN };
+    let secret = value_of(headers, is_secure, SESSION)?;
+    (!secret.is_empty() && secret.len() <= 200).then(|| secret.to_owned())
+}
+
+/// Returns the value of the cookie of this name.
+pub(super) fn value_of<'h>(headers: &'h HeaderMap, is_secure: bool, name: &str) -> Option<&'h str> {
+    let prefix = if is_secure { SECURE } else { "" };
     let cookies = headers.get_all(header::COOKIE).into_iter();
     let pairs = cookies
         .filter_map(|value| value.to_str().ok())
         .flat_map(|text| text.split(';'));
-    let secret = pairs
+    pairs
         .filter_map(|pair| pair.trim().split_once('='))
-        .find_map(|(found, value)| (found == name).then_some(value))?;
-    (!secret.is_empty() && secret.len() <= 200).then(|| secret.to_owned())
+        .find_map(|(found, value)| (found.strip_prefix(prefix) == Some(name)).then_some(value))
 }
 
 /// A visitor, or the answer to someone who is none.

@@ -26,6 +26,7 @@ pub(crate) fn start(change: impl FnOnce(&mut Settings)) -> Started {
         max_age: None,
         max_bytes: None,
         propose: None,
+        oidc: None,
     };
     change(&mut settings);
     let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");

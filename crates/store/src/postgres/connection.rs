@@ -7,10 +7,11 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use postgres::config::Host;
+use postgres::config::{Host, SslMode};
 use postgres::types::ToSql;
 use postgres::{Client, Config, NoTls, Row, Statement};
 
+use super::tls::{Parameters, Tls, wrong};
 use crate::error::StoreError;
 
 /// Schema of the store in its database.
@@ -29,12 +30,12 @@ const KEPT: usize = 4;
 pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// Where the database is.
-///
-/// Without TLS, which the client lacks here: so only a socket of this machine or loopback is taken. A server
-/// elsewhere is reached through a proxy on this machine, such as PgBouncer or stunnel.
 #[derive(Clone)]
 pub(super) struct Target {
     config: Config,
+    tls: Tls,
+    /// A host is another machine.
+    is_elsewhere: bool,
     /// What messages say: never the password.
     name: String,
 }
@@ -49,21 +50,23 @@ impl Target {
     /// Reads a URL such as `postgres://user@localhost/tollgate`. A password that the URL lacks is taken from the
     /// variable `PGPASSWORD`.
     pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
-        let wrong = |problem: String| StoreError::Url { problem };
-        let mut config = Config::from_str(url).map_err(|error| {
+        let (url, parameters) = Parameters::take(url)?;
+        let mut config = Config::from_str(&url).map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             wrong(cause.unwrap_or_else(|| error.to_string()))
         })?;
         if config.get_hosts().is_empty() {
             return Err(wrong("it names no host".to_owned()));
         }
-        let distant = config.get_hosts().iter().find(|host| !is_here(host));
-        let address = config.get_hostaddrs().iter().find(|it| !it.is_loopback());
-        if distant.is_some() || address.is_some() {
-            let problem = "the connection has no TLS, so the host has to be a socket's folder, localhost or a \
-                           loopback address";
-            return Err(wrong(problem.to_owned()));
-        }
+        let distant = config.get_hosts().iter().any(|host| !is_here(host));
+        let is_elsewhere = distant || config.get_hostaddrs().iter().any(|it| !it.is_loopback());
+        let tls = Tls::new(parameters, is_elsewhere)?;
+        // A server encrypts nothing on a socket.
+        let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+        config.ssl_mode(match config.get_hosts().iter().all(is_socket) {
+            true => SslMode::Disable,
+            false => tls.mode(),
+        });
         if config.get_password().is_none()
             && let Ok(password) = std::env::var("PGPASSWORD")
         {
@@ -72,7 +75,12 @@ impl Target {
         config.connect_timeout(CONNECT).application_name("tollgate");
         let database = config.get_dbname().or(config.get_user());
         let name = format!("PostgreSQL, database {}", database.unwrap_or("(default)"));
-        Ok(Self { config, name })
+        Ok(Self {
+            config,
+            tls,
+            is_elsewhere,
+            name,
+        })
     }
 
     /// Returns the name of the database for messages.
@@ -80,9 +88,17 @@ impl Target {
         &self.name
     }
 
+    /// Returns what somebody on the way to the server can do, or `None`.
+    pub(super) fn risk(&self) -> Option<&'static str> {
+        self.tls.risk().filter(|_| self.is_elsewhere)
+    }
+
     /// Connects, and says with `setup` how the session works.
     fn connect(&self, setup: &str) -> Result<Connection, StoreError> {
-        let mut client = self.config.connect(NoTls)?;
+        let mut client = match self.config.get_ssl_mode() {
+            SslMode::Disable => self.config.connect(NoTls)?,
+            _ => self.config.connect(self.tls.connector()?)?,
+        };
         client.batch_execute(&format!(
             "SET search_path TO {SCHEMA}; SET jit = off; {setup}"
         ))?;
@@ -235,12 +251,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_taken_and_no_message_has_the_password() {
+    fn no_message_has_the_password_and_wrong_urls_are_refused() {
         for good in [
             "postgres://u:secret@localhost/db",
             "postgresql://u:secret@127.0.0.1:5433/db",
             "postgres://u:secret@[::1]/db",
             "postgres://u:secret@%2Frun%2Fpostgresql/db",
+            "postgres://u:secret@db.example/db?sslmode=require",
         ] {
             let target = Target::parse(good).expect(good);
             let text = format!("{target:?} {}", target.name());
@@ -250,13 +267,8 @@ mod tests {
             );
         }
         for (bad, expected) in [
-            ("postgres://u:secret@db.example/db", "no TLS"),
-            ("postgres://u:secret@192.0.2.1/db", "no TLS"),
-            ("postgres://u:secret@localhost,192.0.2.1/db", "no TLS"),
-            (
-                "postgres://u:secret@localhost/db?hostaddr=192.0.2.1",
-                "no TLS",
-            ),
+            ("postgres://u:secret@db.example/db?sslmode=on", "sslmode"),
+            ("postgres://u:secret@db.example/db?sslcrl=f", "sslcrl"),
             ("postgres://u:secret@localhost:port/db", ""),
             ("postgres:///db", "no host"),
         ] {
@@ -265,6 +277,54 @@ mod tests {
                 error.contains(expected) && !error.contains("secret"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn a_server_elsewhere_is_verified_unless_the_url_says_otherwise() {
+        for (url, mode, is_risky) in [
+            ("postgres://u@localhost/db", SslMode::Prefer, false),
+            (
+                "postgres://u@%2Frun%2Fpostgresql/db",
+                SslMode::Disable,
+                false,
+            ),
+            (
+                "postgres://u@%2Frun/db?sslmode=verify-full",
+                SslMode::Disable,
+                false,
+            ),
+            ("postgres://u@db.example/db", SslMode::Require, false),
+            ("postgres://u@192.0.2.1/db", SslMode::Require, false),
+            (
+                "postgres://u@localhost,192.0.2.1/db",
+                SslMode::Require,
+                false,
+            ),
+            (
+                "postgres://u@localhost/db?hostaddr=192.0.2.1",
+                SslMode::Require,
+                false,
+            ),
+            (
+                "postgres://u@db.example/db?sslmode=disable",
+                SslMode::Disable,
+                true,
+            ),
+            (
+                "postgres://u@localhost/db?sslmode=disable",
+                SslMode::Disable,
+                false,
+            ),
+            (
+                "postgres://u@db.example/db?sslmode=require",
+                SslMode::Require,
+                true,
+            ),
+        ] {
+            let target = Target::parse(url).expect(url);
+            assert_eq!(target.config.get_ssl_mode(), mode, "{url}");
+            assert_eq!(target.risk().is_some(), is_risky, "{url}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod bundles;
 mod captures;
 mod conditions;
 mod connection;
+mod federated;
 mod fleet;
 mod groups;
 mod people;
@@ -13,6 +14,7 @@ mod retention;
 mod schema;
 mod sums;
 mod tail;
+mod tls;
 mod triage;
 mod writer;
 
@@ -39,23 +41,32 @@ use self::writer::State;
 pub struct PostgresStore {
     writer: Handle<State>,
     readers: Readers,
+    risk: Option<&'static str>,
 }
 
 impl PostgresStore {
     /// Opens the database that a URL such as `postgres://user@localhost/tollgate` names, and brings its schema up to
-    /// date.
+    /// date. The URL has the parameters of libpq for TLS; without `sslmode` the certificate and name of a server on
+    /// another machine are verified.
     ///
     /// # Errors
     ///
-    /// The URL is wrong, the server is away or refuses, or a newer build wrote the schema.
+    /// The URL is wrong, a certificate cannot be used or believed, the server is away or refuses, or a newer build wrote the schema.
     pub fn open(url: &str) -> Result<Self, StoreError> {
         let target = Target::parse(url)?;
         let mut connection = target.writer()?;
         schema::prepare(&target, &mut connection)?;
         Ok(Self {
+            risk: target.risk(),
             readers: Readers::new(target.clone()),
             writer: queue::start(State::new(target, connection))?,
         })
+    }
+
+    /// Returns what somebody on the way to the server can do because the URL asks for less than verified TLS; `None` if
+    /// it does not, or if the server is on this machine.
+    pub fn risk(&self) -> Option<&'static str> {
+        self.risk
     }
 
     /// Runs `change` in the next transaction and returns its value after the commit.

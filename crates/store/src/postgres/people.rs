@@ -4,9 +4,10 @@ use postgres::Row;
 
 use super::connection::Connection;
 use super::fleet::{record, scope_of_role};
-use super::{PostgresStore, tail, text, triage};
+use super::{PostgresStore, federated, tail, text, triage};
 use crate::account::{
-    Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
+    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, People, Session, Triage,
+    User, UserAdded,
 };
 use crate::error::StoreError;
 use crate::model::{AlertId, GroupId, Scope, TailRows};
@@ -37,6 +38,10 @@ impl People for PostgresStore {
         self.write(move |state| {
             set_password(state.connection()?, (&name, &password), &actor, now_ns())
         })
+    }
+
+    fn federate(&self, user: FederatedUser) -> Result<Federated, StoreError> {
+        self.write(move |state| federated::admit(state.connection()?, user, now_ns()))
     }
 
     fn begin_session(&self, session: NewSession) -> Result<bool, StoreError> {
@@ -100,7 +105,7 @@ impl People for PostgresStore {
     }
 }
 
-fn add_user(
+pub(super) fn add_user(
     connection: &mut Connection,
     user: &NewUser,
     now_ns: i64,
@@ -176,7 +181,7 @@ fn set_password(
 }
 
 /// Ends a user's sessions and the invitations by it.
-fn end_access(connection: &mut Connection, name: &str) -> Result<(), StoreError> {
+pub(super) fn end_access(connection: &mut Connection, name: &str) -> Result<(), StoreError> {
     connection.execute(
         "DELETE FROM invitations WHERE created_by = $1 AND NOT is_first",
         &[&name],

@@ -5,6 +5,7 @@ mod backup;
 mod bundles;
 mod captures;
 mod conditions;
+mod federated;
 mod fleet;
 mod groups;
 mod people;

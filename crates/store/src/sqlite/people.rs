@@ -3,9 +3,10 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fleet::{record, scope_of_role};
-use super::{SqliteStore, tail};
+use super::{SqliteStore, federated, tail};
 use crate::account::{
-    Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
+    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, People, Session, Triage,
+    User, UserAdded,
 };
 use crate::error::StoreError;
 use crate::limits::{self, COMMENTS};
@@ -37,6 +38,10 @@ impl People for SqliteStore {
         self.write(move |state| {
             set_password(state.connection(), (&name, &password), &actor, now_ns())
         })
+    }
+
+    fn federate(&self, user: FederatedUser) -> Result<Federated, StoreError> {
+        self.write(move |state| federated::admit(state.connection(), user, now_ns()))
     }
 
     fn begin_session(&self, session: NewSession) -> Result<bool, StoreError> {
@@ -91,7 +96,11 @@ impl People for SqliteStore {
     }
 }
 
-fn add_user(connection: &Connection, user: &NewUser, now_ns: i64) -> Result<UserAdded, StoreError> {
+pub(super) fn add_user(
+    connection: &Connection,
+    user: &NewUser,
+    now_ns: i64,
+) -> Result<UserAdded, StoreError> {
     let (_, role) = user.scope.columns();
     let added = connection
         .prepare_cached(
@@ -168,7 +177,7 @@ fn set_password(
 }
 
 /// Ends a user's sessions and the invitations by it.
-fn end_access(connection: &Connection, name: &str) -> Result<(), StoreError> {
+pub(super) fn end_access(connection: &Connection, name: &str) -> Result<(), StoreError> {
     connection
         .prepare_cached("DELETE FROM invitations WHERE created_by = ?1 AND is_first = 0")?
         .execute([name])?;

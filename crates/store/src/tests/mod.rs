@@ -4,6 +4,7 @@
 mod bundles;
 mod captures;
 mod certificates;
+mod encrypted;
 mod people;
 mod shared;
 mod sums;

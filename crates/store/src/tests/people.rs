@@ -1,13 +1,16 @@
 //! Users, sessions, invitations and triage.
 
 use super::*;
-use crate::account::{Invitation, NewSession, NewUser, Triage, UserAdded};
+use crate::account::{
+    Federated, FederatedUser, Invitation, NewSession, NewUser, Triage, UserAdded,
+};
 
 for_each_database! {
     a_session_ends_with_its_time_its_user_and_its_password,
     an_invitation_is_used_once_and_decides_the_role,
     an_invitation_ends_with_the_right_to_invite,
     the_latest_first_link_alone_works_and_ends_with_the_first_user,
+    a_user_of_a_provider_has_the_role_of_its_last_login_and_no_password,
     a_muted_group_is_hidden_until_its_time_and_keeps_its_comments,
     a_tail_goes_on_after_the_last_alert,
     a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies,
@@ -64,6 +67,45 @@ fn a_session_ends_with_its_time_its_user_and_its_password(fixture: &Fixture) {
     assert!(begin_with(store, ("ann", "$new"), 5, later) && is_open(5));
     store.end_session(&[5; 32]).expect("writable");
     assert!(!is_open(5));
+}
+
+fn a_user_of_a_provider_has_the_role_of_its_last_login_and_no_password(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.session(&[hash; 32]).expect("readable").is_some();
+    let come = |identity: &str, name: &str, scope: Option<Scope>| {
+        let user = FederatedUser {
+            identity: identity.to_owned(),
+            name: name.to_owned(),
+            scope,
+        };
+        store.federate(user).expect("writable")
+    };
+    let admitted = |name: &str| Federated::Admitted(name.to_owned());
+    store.add_user(user("ann", Scope::Admin)).expect("writable");
+    // The name of a local user, and later that of another identity, opens no account of theirs.
+    assert_eq!(come("oidc:1", "ann", Some(Scope::Admin)), Federated::Taken);
+    assert_eq!(come("oidc:1", "bob", None), Federated::Refused);
+    assert_eq!(store.user("bob").expect("readable"), None);
+    assert_eq!(come("oidc:1", "bob", Some(Scope::Admin)), admitted("bob"));
+    assert_eq!(come("oidc:2", "bob", Some(Scope::Admin)), Federated::Taken);
+    assert!(begin_with(store, ("bob", "oidc:1"), 1, later) && is_open(1));
+    assert!(!begin_with(store, ("ann", "oidc:1"), 2, later) && !begin(store, "bob", 2, later));
+    assert!(invite(store, "bob", 1, later));
+    // A new name changes nothing; a lower role ends sessions and links.
+    assert_eq!(come("oidc:1", "eve", Some(Scope::Admin)), admitted("bob"));
+    assert!(is_open(1));
+    assert_eq!(come("oidc:1", "bob", Some(Scope::Viewer)), admitted("bob"));
+    assert!(!is_open(1) && store.invitation(&[1; 32]).expect("readable").is_none());
+    let bob = store.user("bob").expect("readable").expect("it exists");
+    assert_eq!(
+        (bob.scope, &*bob.created_by),
+        (Scope::Viewer, "OpenID Connect")
+    );
+    assert!(begin_with(store, ("bob", "oidc:1"), 3, later) && is_open(3));
+    assert_eq!(come("oidc:1", "bob", None), Federated::Refused);
+    assert!(!is_open(3));
+    assert!(begin(store, "ann", 4, later) && is_open(4));
 }
 
 fn an_invitation_is_used_once_and_decides_the_role(fixture: &Fixture) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use labels::Selector;
 
+use super::login::LoginOptions;
+
 const SERVER: &str = "Server options";
 const STORE: &str = "Store options";
 const TARGET: &str = "Options for who gets it";
@@ -46,6 +48,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "agent_ca", help_heading = SERVER)]
     pub(crate) agent_crl: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) login: LoginOptions,
+    #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]
     #[arg(long, value_name = "TIME", value_parser = span, help_heading = STORE)]
@@ -58,7 +62,8 @@ pub(crate) struct Serve {
 /// Where alerts are kept.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreOption {
-    /// Where alerts are kept: sqlite:FILE, or postgres://USER@HOST/DATABASE, whose password can be in PGPASSWORD
+    /// Where alerts are kept: sqlite:FILE, or postgres://USER@HOST/DATABASE, whose password can be in PGPASSWORD; of a
+    /// server on another machine the certificate is verified, unless ?sslmode= says otherwise
     #[arg(long = "store", value_name = "URL", default_value = "sqlite:/var/lib/tollgate/collector.db",
           value_parser = store, help_heading = STORE)]
     pub(crate) place: StorePlace,

@@ -3,6 +3,9 @@
 pub(crate) mod args;
 #[cfg(feature = "serve")]
 mod bundles;
+mod login;
+#[cfg(feature = "serve")]
+mod provider;
 #[cfg(feature = "serve")]
 mod server;
 #[cfg(feature = "serve")]

@@ -19,6 +19,7 @@ use signal_hook::iterator::Signals;
 use store::{PostgresStore, SqliteStore, Store, StoreError};
 
 use super::args::{Backup, Restore, Serve, StorePlace};
+use super::provider;
 use super::tokens::actor;
 
 /// Serves until a signal ends it.
@@ -41,6 +42,7 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_age: args.max_age,
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
+        oidc: provider::settings(&args.login)?,
     };
     let collector = Collector::start(settings, Arc::clone(&store))
         .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;
@@ -165,8 +167,11 @@ pub(super) fn open(place: &StorePlace, creates: bool) -> Result<Arc<dyn Store>, 
     let path = match place {
         StorePlace::File(path) => path,
         StorePlace::Server(url) => {
-            let opened = PostgresStore::open(url).map_err(|error| broken(&error));
-            return Ok(opened?.into());
+            let opened = PostgresStore::open(url).map_err(|error| broken(&error))?;
+            if let Some(risk) = opened.risk() {
+                terminal::complain(&format!("tollgate: warning: {risk}\n"));
+            }
+            return Ok(opened.into());
         }
     };
     if creates {
@@ -209,6 +214,10 @@ pub(super) fn broken(error: &StoreError) -> Failure {
         StoreError::Exists { .. } => failure.help("name a file that does not exist"),
         StoreError::Elsewhere { .. } => failure.help("use pg_dump and pg_restore"),
         StoreError::Server(_) => failure.help("see whether the server runs, and lets this user in"),
+        StoreError::Encryption { .. } => failure.help(
+            "sslrootcert=FILE in --store names the authority of the server's certificate, sslmode what is verified",
+        ),
+        StoreError::Pem { .. } => failure.help("see sslrootcert, sslcert and sslkey in --store"),
         StoreError::Url { .. } => failure.help("name it as postgres://USER@HOST/DATABASE"),
         _ => failure.help("name another with --store sqlite:FILE"),
     }

@@ -28,15 +28,19 @@ pub(super) fn execute(verb: UserVerb) -> Outcome {
     }
 }
 
-fn add(args: &AddUser) -> Outcome {
-    let store = open(&args.store.place, true)?;
-    let (password, is_made) = password(&args.password)?;
-    let scope = match args.role {
+/// Returns what someone with a role may do.
+pub(super) fn scope(role: Role) -> Scope {
+    match role {
         Role::Viewer => Scope::Viewer,
         Role::Operator => Scope::Operator,
         Role::Admin => Scope::Admin,
-    };
-    let added = add_user(&*store, (&args.name, &password), scope, &actor());
+    }
+}
+
+fn add(args: &AddUser) -> Outcome {
+    let store = open(&args.store.place, true)?;
+    let (password, is_made) = password(&args.password)?;
+    let added = add_user(&*store, (&args.name, &password), scope(args.role), &actor());
     added.map_err(|error| refused("add", &args.name, &error))?;
     done("added", &args.name, is_made.then_some(&*password))
 }
