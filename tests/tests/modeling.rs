@@ -203,8 +203,8 @@ fn a_policy_becomes_a_model_of_what_its_containers_did_and_of_nothing_else() {
     assert!(is_complete, "the engine has lost events three times");
 }
 
-/// Models a policy. Returns false if the model is incomplete because events were lost.
-fn is_modeled_completely() -> bool {
+/// A cluster with a policy, whose node observes.
+fn observing() -> Cluster {
     let mut cluster = Cluster::new();
     cluster.start_operator();
     let command = cluster.node();
@@ -218,7 +218,12 @@ fn is_modeled_completely() -> bool {
         false => Err(said(&cluster.path("node.log"))),
     };
     until(armed).expect("the engine starts");
+    cluster
+}
 
+/// Models a policy. Returns false if the model is incomplete because events were lost.
+fn is_modeled_completely() -> bool {
+    let mut cluster = observing();
     let (group, other) = (Group::of_container("d1"), Group::of_container("d2"));
     let made = cluster.path("made");
     fs::create_dir(&made).expect("a new folder");
@@ -261,6 +266,16 @@ fn is_modeled_completely() -> bool {
         });
         return false;
     }
+    has_what_was_done(&model, &made);
+    cluster.wait(POLICY, |policy| policy["status"]["phase"] == "Completed");
+    // The node lets go of what the model has.
+    cluster.wait(REPORT, |report| report["status"]["behaviors"].is_null());
+    a_policy_made_of_the_model_allows_what_it_has(&cluster, &model);
+    true
+}
+
+/// The model has what the container did, and nothing of others.
+fn has_what_was_done(model: &Value, made: &str) {
     let recorded = &model["data"]["dynamicResult"];
     let paths = files(recorded);
     for path in [
@@ -301,11 +316,6 @@ fn is_modeled_completely() -> bool {
         ),
         (&json!(1), &json!(1), &json!(1))
     );
-    cluster.wait(POLICY, |policy| policy["status"]["phase"] == "Completed");
-    // The node lets go of what the model has.
-    cluster.wait(REPORT, |report| report["status"]["behaviors"].is_null());
-    a_policy_made_of_the_model_allows_what_it_has(&cluster, &model);
-    true
 }
 
 /// The model becomes a policy, as the documents say.

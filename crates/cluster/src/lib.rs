@@ -142,19 +142,9 @@ impl Cluster {
                     self.stored.insert(key, stored);
                 }
             }
-            Event::ProfileGone(key) => {
-                self.touch_profile(&key);
-                self.stored.remove(&key);
-                self.models.forget(&key);
-            }
-            Event::Model(model) => {
-                self.touch_profile(&model.key());
-                self.models.take_model(&model, &self.installation);
-            }
-            Event::ModelGone(key) => {
-                self.touch_profile(&key);
-                self.models.remove_model(&key);
-            }
+            Event::ProfileGone(key) => self.remove_profile(&key),
+            Event::Model(model) => self.add_model(&model),
+            Event::ModelGone(key) => self.remove_model(&key),
             Event::Time(now) => self.take_time(now),
             Event::Node(node) => {
                 if self.nodes.add(&node) {
@@ -350,6 +340,22 @@ impl Cluster {
                 self.by_profile.remove(&key.name);
             }
         }
+    }
+
+    fn remove_profile(&mut self, key: &ObjectKey) {
+        self.touch_profile(key);
+        self.stored.remove(key);
+        self.models.forget(key);
+    }
+
+    fn add_model(&mut self, model: &kinds::ArmorProfileModel) {
+        self.touch_profile(&model.key());
+        self.models.take_model(model, &self.installation);
+    }
+
+    fn remove_model(&mut self, key: &ObjectKey) {
+        self.touch_profile(key);
+        self.models.remove_model(key);
     }
 
     fn add_report(&mut self, report: &kinds::NodeReport) {

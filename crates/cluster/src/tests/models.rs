@@ -154,7 +154,11 @@ fn a_policy_is_modeling_then_completed_and_its_model_has_what_all_nodes_saw() {
     );
     let stored = stored_model(&cluster);
     cluster.apply(stored);
-    // Nodes are told that they need not report the run any more.
+    stays_completed(&mut cluster);
+}
+
+/// Nodes are told that they need not report the run any more.
+fn stays_completed(cluster: &mut Cluster) {
     let profile = cluster.profile(&id("web")).unwrap();
     assert_eq!(profile.notes[MODELING], format!("{START}/10/over"));
     assert_eq!(
@@ -162,14 +166,14 @@ fn a_policy_is_modeling_then_completed_and_its_model_has_what_all_nodes_saw() {
         None,
         "a model that is written stays"
     );
-    let (status, reason, _) = state(&cluster);
+    let (status, reason, _) = state(cluster);
     assert_eq!((status.phase, status.ready), (Some(Phase::Completed), true));
     assert_eq!(reason, "AllAgentsReady");
     // They do not, and the policy stays completed; also for the next operator.
-    let event = written(&cluster, 11);
+    let event = written(cluster, 11);
     cluster.apply(event.clone());
     cluster.apply(report_of("n1", "b", 900, 11, json!([])));
-    assert_eq!(state(&cluster).0.phase, Some(Phase::Completed));
+    assert_eq!(state(cluster).0.phase, Some(Phase::Completed));
     // A longer run goes on from there.
     cluster.apply(modeling(30));
     let profile = cluster.profile(&id("web")).unwrap();
