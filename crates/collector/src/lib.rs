@@ -25,6 +25,7 @@ mod otlp;
 mod page;
 mod secret;
 mod server;
+mod user_name;
 
 pub use bundles::{Choice, Choices};
 pub use certificates::{CertificateError, own_certificate};

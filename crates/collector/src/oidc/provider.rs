@@ -16,7 +16,7 @@ use super::keys::Keys;
 use super::settings::{OidcError, OidcSettings, PATIENCE, is_safe};
 use super::token::{self, Claims, Expected, Refused};
 use super::{Attempt, hashed, now_s};
-use crate::page::check_name;
+use crate::user_name::is_user_name;
 
 /// Path of the collector to which the provider leads back.
 pub(crate) const CALLBACK: &str = "/oidc/callback";
@@ -286,7 +286,7 @@ impl Provider {
         let name = claims.get(claim).and_then(Value::as_str);
         // Whoever may write any address there could be taken for its owner.
         let is_own = claim != "email" || claims.get("email_verified") != Some(&Value::Bool(false));
-        let name = name.filter(|name| is_own && check_name(name).is_ok());
+        let name = name.filter(|name| is_own && is_user_name(name));
         let name = name.ok_or_else(|| OidcError::Name {
             claim: claim.clone(),
         })?;

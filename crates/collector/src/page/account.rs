@@ -15,6 +15,7 @@ use super::view::{self, Answer, PageError, ago, plain};
 use super::{door, form, html as answer, password, see_other};
 use crate::secret::NewSecret;
 use crate::server::{Shared, now_ns};
+use crate::user_name::is_user_name;
 
 /// Time that an invitation lasts.
 const INVITED_NS: i64 = 24 * 3_600_000_000_000;
@@ -46,9 +47,8 @@ pub enum AccountError {
     Store(#[from] StoreError),
 }
 
-pub(crate) fn check_name(name: &str) -> Result<(), AccountError> {
-    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    match (1..=64).contains(&name.len()) && name.chars().all(is_good) {
+pub(super) fn check_name(name: &str) -> Result<(), AccountError> {
+    match is_user_name(name) {
         true => Ok(()),
         false => Err(AccountError::Name),
     }

@@ -33,7 +33,6 @@ use maud::Markup;
 use crate::oidc::CALLBACK;
 use crate::server::Shared;
 
-pub(crate) use account::check_name;
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
 pub(crate) use door::Door;
