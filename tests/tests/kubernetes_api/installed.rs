@@ -22,6 +22,7 @@ pub(crate) fn installation() -> Installation {
         detect: true,
         events: true,
         violations: true,
+        behavior_modeling: true,
     }
 }
 

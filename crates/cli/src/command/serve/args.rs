@@ -357,6 +357,7 @@ pub(crate) struct TargetOption {
     pub(crate) selector: Option<Selector>,
 }
 
+#[cfg(feature = "serve")]
 impl From<&TargetOption> for store::Target {
     fn from(option: &TargetOption) -> Self {
         match &option.selector {
