@@ -183,7 +183,7 @@ impl Soak {
             47 => run.fill_disk(false),
             _ => {}
         }
-        if second % 5 == 0 {
+        if second.is_multiple_of(5) {
             self.subjects.reload();
             self.done.reloads += 1;
         }

@@ -287,12 +287,14 @@ macro_rules! pass_on {
 type Entry = *mut ss_plugin_table_entry_t;
 type Field = *const ss_plugin_table_field_t;
 type Key = *const ss_plugin_state_data;
+/// What a function answers that answers nothing.
+const NOTHING: () = ();
 
 pass_on!(get_table_name of reader () -> *const c_char, or std::ptr::null());
 pass_on!(get_table_size of reader () -> u64, or u64::MAX);
 pass_on!(get_table_entry of reader (key: Key) -> Entry, or std::ptr::null_mut());
 pass_on!(read_entry_field of reader (entry: Entry, field: Field, out: *mut ss_plugin_state_data) -> ss_plugin_rc, or FAILURE);
-pass_on!(release_table_entry of reader (entry: Entry) -> (), or ());
+pass_on!(release_table_entry of reader (entry: Entry) -> (), or NOTHING);
 pass_on!(iterate_entries of reader (
     each: ss_plugin_table_iterator_func_t,
     state: *mut ss_plugin_table_iterator_state_t
@@ -300,7 +302,7 @@ pass_on!(iterate_entries of reader (
 pass_on!(clear_table of writer () -> ss_plugin_rc, or FAILURE);
 pass_on!(erase_table_entry of writer (key: Key) -> ss_plugin_rc, or FAILURE);
 pass_on!(create_table_entry of writer () -> Entry, or std::ptr::null_mut());
-pass_on!(destroy_table_entry of writer (entry: Entry) -> (), or ());
+pass_on!(destroy_table_entry of writer (entry: Entry) -> (), or NOTHING);
 pass_on!(add_table_entry of writer (key: Key, entry: Entry) -> Entry, or std::ptr::null_mut());
 pass_on!(write_entry_field of writer (entry: Entry, field: Field, value: Key) -> ss_plugin_rc, or FAILURE);
 pass_on!(list_table_fields of fields (count: *mut u32) -> *const ss_plugin_table_fieldinfo, or std::ptr::null());
