@@ -146,7 +146,8 @@ const PATH_RULES: &str = "\
   priority: INFO
 ";
 
-/// However it was passed, but for a symbolic link; an abstract name is no path.
+/// However it was passed, but for a symbolic link; an abstract name is no path. The program stays a moment: `ebpf` looks
+/// at its folder when it gets to the events.
 #[test]
 fn the_path_of_a_unix_socket_is_whole() {
     need_root!();
@@ -159,7 +160,8 @@ def meet(name): socket.socket(socket.AF_UNIX).connect_ex(name)
 for name in ['../own.sock', './../in/..//own.sock', '{folder}/in/../own.sock']: meet(name)
 try: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', '../own.sock')
 except OSError: pass
-for name in ['own.sock', '@own.sock', '\\0own.sock']: meet(name)"
+for name in ['own.sock', '@own.sock', '\\0own.sock']: meet(name)
+import time; time.sleep(0.5)"
         );
         let watched = watch
             .command(["python3", "-c", &program].map(str::to_owned))
