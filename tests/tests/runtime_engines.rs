@@ -195,7 +195,8 @@ podman() {
         --runtime-flag "config=$PWD/tollgate.yaml" --cgroup-manager cgroupfs "$@"
 }
 end() { podman rm --all --force --time 0; podman pod rm --all --force; }
-trap 'end > end.out 2>&1; umount "$PWD/storage"' EXIT
+unmount() { for n in $(seq 100); do umount "$PWD/storage" && return; sleep 0.1; done; return 1; }
+trap 'end > end.out 2>&1; unmount' EXIT
 mkdir storage; mount -t tmpfs none storage
 ln -s busybox image/bin/sh
 mkdir image/tmp
