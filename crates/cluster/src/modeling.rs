@@ -105,6 +105,7 @@ impl Modeling {
             true => Recording::default(),
             false => serde_json::from_value(data.clone())?,
         };
+        // A model without a status is new, and gives no reason to be incomplete.
         let status = model.status.clone().unwrap_or_default();
         let reasons = status
             .conditions

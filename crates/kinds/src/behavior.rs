@@ -199,6 +199,7 @@ impl ArmorProfileModel {
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
+            // An object without a namespace is keyed by the empty one, as in `Object::key`.
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
             name: self.metadata.name.clone(),
         }

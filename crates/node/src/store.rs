@@ -237,7 +237,7 @@ impl Store {
 
     /// What an agent before has observed of containers whose behaviour is modelled.
     pub(crate) fn behavior(&self) -> Vec<BehaviorReport> {
-        // An agent without such a file has observed nothing.
+        // An agent without such a file has observed nothing; of one that is damaged, `read` tells.
         self.read(&self.folder.join(BEHAVIOR)).unwrap_or_default()
     }
 

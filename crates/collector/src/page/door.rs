@@ -127,6 +127,7 @@ pub(super) async fn log_in(
     let login: Login = form::read_of_stranger(&headers, body).await?;
     let next = local(&login.next).to_owned();
     let address = client.map(|Extension(address)| address.0);
+    // Strangers whose address is not known share one limit of attempts.
     let address = address.unwrap_or_default();
     let name: String = login.name.chars().take(100).collect();
     if !shared.door.throttle.admit(&name, &address, Instant::now()) {

@@ -170,6 +170,7 @@ pub(super) async fn come_back(
         return Err(PageError::new(StatusCode::BAD_REQUEST, message));
     };
     let address = client.map(|Extension(address)| address.0);
+    // Strangers whose address is not known share one limit of attempts.
     let address = address.unwrap_or_default();
     let finished = finish(&shared, &attempt, said, &address).await;
     let response = finished.unwrap_or_else(IntoResponse::into_response);
