@@ -50,8 +50,8 @@ build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --alw
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-build: ## build target/release/tollgate, and tollgate-plugin-host beside it
-	$(CARGO) build --release --locked --package cli --package plugin_host $(FEATURES:%=--features cli/%)
+build: ## build target/release/tollgate, and tollgate-plugin-host and tollgate-operator beside it
+	$(CARGO) build --release --locked --package cli --package plugin_host --package operator $(FEATURES:%=--features cli/%)
 
 demo: build ## show live alerts from real programs
 	$(TOLLGATE) demo
@@ -159,22 +159,21 @@ debian-kernels: build ## boot Debian's kernels from 5.10 to the newest: doctor, 
 	@test -n '$(OUT)' || { echo 'cannot try kernels: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_TEST_SLOW=1 TOLLGATE_KERNELS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test kernels -- --nocapture
 
-static: ## build one file that needs no libraries, for the machine at hand, and tollgate-plugin-host, which needs some
-	RUSTFLAGS='-C target-feature=+crt-static $(REMAP)' $(CARGO) build --release --locked --package cli --target $(HOST)
+static: ## build programs that need no libraries, for the machine at hand, and tollgate-plugin-host, which needs some
+	RUSTFLAGS='-C target-feature=+crt-static $(REMAP)' $(CARGO) build --release --locked --package cli --package operator --target $(HOST)
 	RUSTFLAGS='$(REMAP)' $(CARGO) build --release --locked --package plugin_host --target $(HOST)
 	@echo built $(STATIC) and $(PLUGIN_HOST)
 
 # The other folder has a copy of the commit, and a target folder of its own.
 test-reproducible: static ## build the static program again in another folder, and compare
 	test -z "$$(git status --porcelain)" || { echo 'cannot compare: the tree has changes that no commit has' >&2; exit 2; }
-	folder=$$(mktemp -d) && git clone --quiet . $$folder/another && \
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && git clone --quiet . $$folder/another && \
 	    $(MAKE) --directory $$folder/another TARGET=$$folder/built CARGO_TARGET_DIR=$$folder/built static && \
-	    for name in tollgate tollgate-plugin-host; do \
+	    for name in tollgate tollgate-operator tollgate-plugin-host; do \
 	        strip -o $$folder/$$name.1 $(dir $(STATIC))$$name && \
 	        strip -o $$folder/$$name.2 $$folder/built/$(HOST)/release/$$name && \
 	        cmp $$folder/$$name.1 $$folder/$$name.2 && sha256sum $$folder/$$name.1 || exit; \
-	    done && echo 'the programs of both folders are the same, without their symbols'; \
-	    status=$$?; rm -rf $$folder; exit $$status
+	    done && echo 'the programs of both folders are the same, without their symbols'
 
 arm64: ## cross-build the static program for arm64, for debugging: target/aarch64-unknown-linux-gnu/debug/tollgate
 	packaging/arm64.sh cargo build --locked --package cli $(FEATURES:%=--features %)

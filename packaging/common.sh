@@ -73,11 +73,22 @@ third_party_notices() {
     echo "$work/THIRD-PARTY-NOTICES"
 }
 
-# plugin_host PROGRAM: prints the path of the program that loads plugins for a program: PLUGIN_HOST, by default the one beside it.
-plugin_host() {
-    found=${PLUGIN_HOST:-$(dirname "$1")/tollgate-plugin-host}
-    [ -x "$found" ] || fail "cannot find $found" 'run make build, or set PLUGIN_HOST to the program that loads plugins'
+# companion PROGRAM NAME PATH SETTING: prints the path of another program that is packed with a program: PATH, by default
+# NAME beside the program. SETTING tells how to name another one.
+companion() {
+    found=${3:-$(dirname "$1")/$2}
+    [ -x "$found" ] || fail "cannot find $found" "run make build, or set $4"
     absolute "$found"
+}
+
+# plugin_host PROGRAM: prints the path of the program that loads plugins.
+plugin_host() {
+    companion "$1" tollgate-plugin-host "${PLUGIN_HOST:-}" 'PLUGIN_HOST to the program that loads plugins'
+}
+
+# operator PROGRAM: prints the path of the operator for Kubernetes.
+operator() {
+    companion "$1" tollgate-operator "${OPERATOR:-}" 'OPERATOR to the operator for Kubernetes'
 }
 
 # absolute PATH: prints a path that stays right in another folder.

@@ -32,13 +32,17 @@ rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz
     "$out"/tollgate[-_]*.cdx.json "$out/THIRD-PARTY-NOTICES" "$out/SHA256SUMS" "$out/SHA256SUMS.minisig"
 # Once: what is not stripped can be ten times as large. Symbols are an archive of their own.
 PLUGIN_HOST=$(plugin_host "$program")
-mkdir "$work/$name-debug"
+OPERATOR=$(operator "$program")
+mkdir "$work/$name-debug" "$work/operator"
 objcopy --only-keep-debug "$program" "$work/$name-debug/tollgate.debug"
 objcopy --only-keep-debug "$PLUGIN_HOST" "$work/$name-debug/tollgate-plugin-host.debug"
+objcopy --only-keep-debug "$OPERATOR" "$work/$name-debug/tollgate-operator.debug"
 packed "$name-debug"
+strip -o "$work/operator/tollgate-operator" "$OPERATOR"
+OPERATOR=$work/operator/tollgate-operator
 strip -o "$work/$name/tollgate-plugin-host" "$PLUGIN_HOST"
 PLUGIN_HOST=$work/$name/tollgate-plugin-host
-export PLUGIN_HOST
+export PLUGIN_HOST OPERATOR
 strip -o "$work/$name/tollgate" "$program"
 program=$work/$name/tollgate
 NOTICES=$(third_party_notices "$program")

@@ -3,9 +3,10 @@
 #
 # FOLDER gets tollgate-VERSION-image.tar: an image layout of the OCI image specification with one index, and in it one
 # image for each program. The architecture of an image is the one that the program is built for. An image has the
-# program, its licences, an empty folder for certificate authorities, and on this machine's architecture the program
-# that loads plugins, with its libraries; those of a program that is not static are added, too, so that a build for
-# debugging can be tried. Two makings of the same program are equal byte for byte. Environment: as dist.sh.
+# program, its licences, an empty folder for certificate authorities, and on this machine's architecture the operator
+# for Kubernetes and the program that loads plugins, with its libraries; those of a program that is not static are
+# added, too, so that a build for debugging can be tried. Manifests for Kubernetes find the programs in PATH. Two
+# makings of the same programs are equal byte for byte. Environment: as dist.sh.
 set -eu
 cd "$(dirname "$0")/.."
 . packaging/common.sh
@@ -63,16 +64,18 @@ libraries() {
 
 # fill FOLDER PROGRAM MACHINE: lays out the files of an image.
 fill() {
-    install -d -m 755 "$1/etc/ssl/certs"
+    install -d -m 755 "$1/etc/ssl/certs" "$1/usr/bin"
     install -D -m 755 "$2" "$1/tollgate"
+    ln -s ../../tollgate "$1/usr/bin/tollgate"
     install -D -m 644 -t "$1/usr/share/doc/tollgate" LICENSE
     install -m 644 "$notices" "$1/usr/share/doc/tollgate/THIRD-PARTY-NOTICES"
     # Only a program of this machine can be asked for its libraries, and stripped.
     [ "$3" = "$(architecture /bin/sh)" ] || return 0
     strip "$1/tollgate"
     install -m 755 "$host" "$1/tollgate-plugin-host"
-    strip "$1/tollgate-plugin-host"
-    for library in $(libraries "$2") $(libraries "$host"); do
+    install -m 755 "$operator" "$1/usr/bin/tollgate-operator"
+    strip "$1/tollgate-plugin-host" "$1/usr/bin/tollgate-operator"
+    for library in $(libraries "$2") $(libraries "$host") $(libraries "$operator"); do
         install -D -m 755 "$(readlink -f "$library")" "$1$library"
     done
 }
@@ -95,7 +98,7 @@ image() {
     gzip -${level}n "$work/layer"
     add "$work/layer.gz"
     layer=$(printf '{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"sha256:%s","size":%s}' "$digest" "$size")
-    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"Entrypoint":["/tollgate"],"Cmd":["help"],"WorkingDir":"/","Labels":%s},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"packaging/image.sh"}]}' \
+    printf '{"created":"%s","architecture":"%s","os":"linux","config":{"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],"Entrypoint":["/tollgate"],"Cmd":["help"],"WorkingDir":"/","Labels":%s},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"history":[{"created":"%s","created_by":"packaging/image.sh"}]}' \
         "$created" "$2" "$(labels)" "$difference" "$created" >"$work/config"
     add "$work/config"
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[%s],"annotations":%s}' \
@@ -114,7 +117,10 @@ for program in "$first" "$@"; do
     esac
     machines="$machines$machine "
     check "$program" "$machine"
-    [ "$machine" != "$(architecture /bin/sh)" ] || host=$(plugin_host "$program")
+    if [ "$machine" = "$(architecture /bin/sh)" ]; then
+        host=$(plugin_host "$program")
+        operator=$(operator "$program")
+    fi
     notices=${notices:-$(third_party_notices "$first")}
     image "$program" "$machine"
     list=${list:+$list,}$descriptor

@@ -158,9 +158,15 @@ fn check_files(layer: &Path, is_native: bool) {
         (words[5], format!("{} {}", words[0], words[1]))
     });
     let entries: BTreeMap<_, _> = entries.collect();
-    let plugin_host = entries.get("./tollgate-plugin-host").map(String::as_str);
-    let expected = is_native.then_some("-rwxr-xr-x 0/0");
-    assert_eq!(plugin_host, expected, "{listing}");
+    for name in ["./tollgate-plugin-host", "./usr/bin/tollgate-operator"] {
+        let expected = is_native.then_some("-rwxr-xr-x 0/0");
+        let found = entries.get(name).map(String::as_str);
+        assert_eq!(found, expected, "{name}: {listing}");
+    }
+    assert!(
+        listing.contains(" ./usr/bin/tollgate -> ../../tollgate\n"),
+        "{listing}"
+    );
     for (path, mode) in [
         ("./tollgate", "-rwxr-xr-x 0/0"),
         ("./etc/ssl/certs/", "drwxr-xr-x 0/0"),
@@ -204,7 +210,13 @@ fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
         let text = fs::read("/bin/true").expect("it is there");
         scratch.file(name, 0o755, text)
     };
-    let (own, _beside) = (&copy("true"), copy("tollgate-plugin-host"));
+    let _plugin_host = copy("tollgate-plugin-host");
+    let message = refused(&[&copy("true")], "unknown");
+    assert!(
+        message.ends_with("/tollgate-operator\nhelp: run make build, or set OPERATOR to the operator for Kubernetes\n"),
+        "{message}"
+    );
+    let (own, _operator) = (&copy("true"), copy("tollgate-operator"));
     let message = refused(&[own, own], "unknown");
     assert!(
         message.starts_with(&format!(
@@ -267,6 +279,8 @@ fn podman_and_containerd_import_the_image_and_run_it_without_a_network() {
         "podman load --quiet --input \"$1\"
         podman $runs localhost/tollgate:1.2.3 version --json
         podman $runs localhost/tollgate:1.2.3 run --quiet -- /tollgate version --json
+        podman $runs --entrypoint tollgate localhost/tollgate:1.2.3 version --json
+        podman $runs --entrypoint tollgate-operator localhost/tollgate:1.2.3 manifests --image localhost/tollgate:1.2.3
         mkdir shared
         podman $runs --volume ./shared:/shared localhost/tollgate:1.2.3 copy /shared
         podman $runs --volume ./shared:/shared:ro --entrypoint /shared/tollgate localhost/tollgate:1.2.3 \\
@@ -276,9 +290,14 @@ fn podman_and_containerd_import_the_image_and_run_it_without_a_network() {
         |line: &str| serde_json::from_str::<Value>(line).is_ok_and(|it| it["name"] == "tollgate");
     assert_eq!(
         finished.stdout.lines().filter(|line| version(line)).count(),
-        3,
+        4,
         "{finished:?}"
     );
+    // What Kubernetes starts is found in PATH, as here.
+    for name in ["tollgate", "tollgate-operator"] {
+        let command = format!("\n        - {name}\n");
+        assert!(finished.stdout.contains(&command), "{name}: {finished:?}");
+    }
     let finished = with_engines(
         &archive,
         "containerd 2>containerd.log & daemon=$!

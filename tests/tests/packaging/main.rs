@@ -198,8 +198,9 @@ impl Archive {
         let root = scratch.path().join("root");
         let files = fs::read_dir(release::packed()).expect("it was made");
         let files = files.map(|entry| entry.expect("a file").path());
-        let mut archives = files.filter(|path| path.extension().is_some_and(|name| name == "gz"));
-        let archive = archives.next().expect("it was packed");
+        // The other archive has symbols.
+        let is_archive = |path: &PathBuf| path.display().to_string().ends_with("-linux.tar.gz");
+        let archive = files.filter(is_archive).next().expect("it was packed");
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(archive).arg("--strip-components=1");
         run(tar.arg("-C").arg(scratch.path()));

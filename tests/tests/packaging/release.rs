@@ -155,7 +155,11 @@ fn check_symbols(archive: &Path) {
         .args(unpack)
         .arg(archive)
         .current_dir(scratch.path()));
-    for name in ["tollgate.debug", "tollgate-plugin-host.debug"] {
+    for name in [
+        "tollgate.debug",
+        "tollgate-operator.debug",
+        "tollgate-plugin-host.debug",
+    ] {
         let sections = run(Command::new("readelf")
             .args(["--wide", "--sections", name])
             .current_dir(scratch.path()));
