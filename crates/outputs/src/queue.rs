@@ -114,6 +114,8 @@ struct State {
     announced: u64,
     /// A loss notice is being delivered; a flush waits for it.
     announcing: bool,
+    /// The last loss notice was not delivered; a flush does not wait for another one.
+    announcement_failed: bool,
     flush: bool,
     reopen: bool,
     stop: bool,
@@ -173,7 +175,7 @@ impl Queue {
             if !state.waiting.is_empty() {
                 return Task::Deliver(state.start_delivery(limit));
             }
-            if state.flush && state.unannounced() > 0 {
+            if state.flush && state.owes_announcement() {
                 return Task::Announce;
             }
             if (state.flush || state.stop) && state.held > 0 {
@@ -209,6 +211,9 @@ impl Queue {
         // A line of repetitions stands for more alerts than one.
         let delivered = delivered.min(settled);
         state.counters.delivered += count(delivered);
+        if delivered > 0 {
+            state.announcement_failed = false;
+        }
         state.counters.lost_rejected += count(rejected);
         let rest = count(settled.saturating_sub(delivered + rejected));
         match failed.map(|error| error.receiver) {
@@ -229,22 +234,28 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// Returns the unannounced losses and all losses, if there are any. The unannounced ones count
-    /// as announced after [`Queue::finish_announcement`].
+    /// Returns the unannounced losses and all losses, if there are any. They count as announced once
+    /// [`Queue::finish_announcement`] says that the notice was delivered.
     pub(crate) fn start_announcement(&self) -> Option<(u64, u64)> {
         let mut state = self.state();
         let unannounced = state.unannounced();
         if unannounced == 0 {
             return None;
         }
-        let total = state.counters.lost();
-        state.announced = total;
         state.announcing = true;
-        Some((unannounced, total))
+        Some((unannounced, state.counters.lost()))
     }
 
-    pub(crate) fn finish_announcement(&self) {
-        self.state().announcing = false;
+    /// Ends an announcement. `delivered` is the number of all losses that a delivered notice named; without it the losses stay
+    /// unannounced, and the next notice names them again.
+    pub(crate) fn finish_announcement(&self, delivered: Option<u64>) {
+        let mut state = self.state();
+        state.announcing = false;
+        state.announcement_failed = delivered.is_none();
+        if let Some(total) = delivered {
+            state.announced = total;
+        }
+        drop(state);
         self.idle.notify_all();
     }
 
@@ -289,6 +300,7 @@ impl Queue {
     pub(crate) fn flush(&self, deadline: Instant) -> usize {
         let mut state = self.state();
         state.flush = true;
+        state.announcement_failed = false;
         self.work.notify_one();
         while !state.is_idle() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -350,13 +362,17 @@ impl State {
         }
     }
 
+    fn owes_announcement(&self) -> bool {
+        self.unannounced() > 0 && !self.announcement_failed
+    }
+
     /// Number of alerts that wait, are in delivery or held back.
     fn pending(&self) -> usize {
         self.waiting.len() + self.in_flight.0 + self.held
     }
 
     fn is_idle(&self) -> bool {
-        self.pending() == 0 && !self.announcing && self.unannounced() == 0
+        self.pending() == 0 && !self.announcing && !self.owes_announcement()
     }
 }
 

@@ -90,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Writes a line about lost alerts before the next alerts. Returns true if it wrote one.
+    /// Writes a line about lost alerts before the next alerts. Returns true if there was one to write.
     fn announce(&mut self, reported: &mut Option<Instant>) -> bool {
         let lane = &self.hub.lanes[self.lane];
         let Some((lost, total)) = lane.queue.start_announcement() else {
@@ -99,7 +99,7 @@ impl Worker {
         let notice = self.hub.loss_notice(&lane.name, lost, total);
         let result = self.channel.deliver(&[notice]);
         let queue = &self.hub.lanes[self.lane].queue;
-        queue.finish_announcement();
+        queue.finish_announcement(result.is_ok().then_some(total));
         if let Err(error) = result {
             if error.receiver == ReceiverState::Gone {
                 queue.die();
