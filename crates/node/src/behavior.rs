@@ -415,6 +415,18 @@ impl Recorder {
         }
     }
 
+    /// Notes for all runs that what an agent before has observed cannot be read. Which of them it observed is not known.
+    pub(crate) fn lack_earlier(&self, runs: &BTreeMap<ObjectKey, ModelingRun>) {
+        let mut state = self.state();
+        for (key, run) in runs.iter().filter(|(_, run)| !run.is_over) {
+            // As many as there were before.
+            if let Ok(recorded) = state.profile(key, *run) {
+                recorded.lack("what the agent before this one has observed cannot be read");
+                state.changes += 1;
+            }
+        }
+    }
+
     /// The part of the node's report about behaviour.
     pub(crate) fn reports(&self) -> Vec<BehaviorReport> {
         let state = self.state();

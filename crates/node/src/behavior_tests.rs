@@ -255,7 +255,7 @@ fn the_end_of_a_run_ends_the_engine_and_the_operator_lets_the_report_go() {
         (2, 2, &None)
     );
     assert!(
-        !folder.path().join("behavior.json").exists() || node.agent.store.behavior().is_empty()
+        !folder.path().join("behavior.json").exists() || node.agent.store.behavior().is_some_and(|reports| reports.is_empty())
     );
 }
 
@@ -350,6 +350,19 @@ fn the_next_agent_reports_what_the_one_before_has_seen() {
     other.connect(&["c1"]);
     Observer::new(&other.behavior).tick(&other.agent);
     assert_eq!(other.report().incomplete, [] as [&str; 0]);
+}
+
+#[test]
+fn a_report_says_that_what_the_agent_before_has_seen_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), run(10));
+    std::fs::write(folder.path().join("behavior.json"), "[{").unwrap();
+    node.connect(&[]);
+    Observer::new(&node.behavior).tick(&node.agent);
+    assert_eq!(
+        node.report().incomplete,
+        ["what the agent before this one has observed cannot be read"]
+    );
 }
 
 #[test]

@@ -66,7 +66,10 @@ impl<'b> Observer<'b> {
         drop(state);
         if !self.is_restored {
             self.is_restored = true;
-            recorder.restore(agent.store.behavior(), &runs);
+            match agent.store.behavior() {
+                Some(reports) => recorder.restore(reports, &runs),
+                None => recorder.lack_earlier(&runs),
+            }
         }
         let is_wanted = runs.values().any(|run| run.is_active(now));
         let was_running = engine.is_running();

@@ -235,10 +235,16 @@ impl Store {
         self.write(&self.folder.join(SOURCES), sources, Durability::Power)
     }
 
-    /// What an agent before has observed of containers whose behaviour is modelled.
-    pub(crate) fn behavior(&self) -> Vec<BehaviorReport> {
-        // An agent without such a file has observed nothing; of one that is damaged, `read` tells.
-        self.read(&self.folder.join(BEHAVIOR)).unwrap_or_default()
+    /// What an agent before has observed of containers whose behaviour is modelled; `None` if it cannot be read.
+    pub(crate) fn behavior(&self) -> Option<Vec<BehaviorReport>> {
+        let path = self.folder.join(BEHAVIOR);
+        let found = fs::symlink_metadata(&path);
+        // An agent before that has left no such file has observed nothing.
+        let is_absent = found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        match is_absent {
+            true => Some(Vec::new()),
+            false => self.read(&path),
+        }
     }
 
     pub(crate) fn write_behavior(&self, reports: &[BehaviorReport]) -> Result<(), StoreError> {
