@@ -373,7 +373,13 @@ read_sensitive_file => Case {
         act("tar", sh!("tar cf %W/x.tar /etc/shadow")).at(&[Host]),
         act("tar", sh!("cd /etc; ls > %W/list; tar cTf %W/list %W/x.tar")).at(&[Host]),
         act("borg", sh!("cp /bin/cat %W/borg; %W/borg /etc/shadow")).at(&[Host]),
+        act("borg", sh!("ln -s /usr/bin/grep %W/borg; %W/borg -h root: /etc/shadow")).at(&[Host]),
+        act("restic", sh!("echo '#!/bin/sh' > %W/restic; echo 'read x < /etc/shadow' >> %W/restic; \
+            chmod 755 %W/restic; %W/restic /etc")).at(&[Host]),
+        act("tar", sh!("cd /etc; ls > %W/list; tar --files=%W/list -cf %W/x.tar")).at(&[Host]),
         act("rsync", sh!("rsync -rf '+ /sh*' -f '- *' /etc/ %W/x")).at(&[Host]),
+        act("rsync", sh!("rsync -a4f'- [!s]*' /etc/ %W/x")).at(&[Host]),
+        act("rsync", sh!("rsync -a --exclude='[!s]*' /etc/ %W/x")).at(&[Host]),
     ],
     near_misses: &[
         act("cat", &["cat", "/etc/passwd"]).at(CONTAINER),
@@ -610,7 +616,8 @@ raise_capabilities => Case {
 
 set_user_id_bit => Case {
     rule: "Set Setuid or Setgid bit",
-    fires: &[act("chmod", sh!("cp /bin/true %W/x; chmod u+s %W/x")).at(&[Host, Below]).by(&[User])],
+    fires: &[act("chmod", sh!("cp /bin/true %W/x; chmod u+s %W/x")).at(&[Host, Below]).by(&[User]),
+        act("rsync", sh!("ln -s /usr/bin/chmod %W/rsync; : > %W/x; %W/rsync u+s %W/x")).at(&[Host])],
     near_misses: &[
         act("chmod", sh!("cp /bin/true %W/x; chmod u+x %W/x")),
         act("chmod", sh!("mkdir %W/d; chmod 1777 %W/d")),
@@ -785,7 +792,10 @@ immutable_bits => Case {
     // FS_IOC_SETFLAGS.
     fires: &[act("perl", perl!("open(my $file, '>', '%W/x') or die; my $flags = pack('Q', 0);
             ioctl($file, 0x40086602, $flags)"))
-        .at(CONTAINER).by(&[Root, User]).showing(&[("fd.name", "/var/tmp/e2e/x")])],
+        .at(CONTAINER).by(&[Root, User]).showing(&[("fd.name", "/var/tmp/e2e/x")]),
+        act("borg", sh!("ln -s /usr/bin/perl %W/borg; : > %W/x",
+            "echo 'open(my $file, q(<), q(%W/x)) or die; my $flags = pack(q(Q), 0); ioctl($file, 0x40086602, $flags)' > %W/script",
+            "%W/borg /usr/..%W/script")).at(&[Host])],
     near_misses: &[
         // FS_IOC_GETFLAGS.
         act("perl", perl!("open(my $file, '>', '%W/x') or die; my $flags = pack('Q', 0);
