@@ -1,6 +1,6 @@
 //! Behaviour modelling in a cluster: the run of each policy, what nodes have observed, and the model that there has to be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kinds::annotations::{INSTALLATION, MODELING};
 use kinds::{
@@ -10,7 +10,7 @@ use kinds::{
 use serde_json::{Value, json};
 
 use crate::modeling::{COMPLETE, INCOMPLETE, Modeling};
-use crate::node::StoredProfile;
+use crate::node::{NodeState, StoredProfile};
 use crate::status::condition;
 use crate::{Cluster, ObjectKind, PolicyId};
 
@@ -47,8 +47,8 @@ pub struct DesiredModel {
     pub stored: Option<ModelStatus>,
     /// The object differs from what the API server has.
     pub is_object_new: bool,
-    /// The run is over, so the model is written at once.
-    pub is_final: bool,
+    /// The run that the object names. If it is over, the model is written at once.
+    pub run: ModelingRun,
 }
 
 /// All models.
@@ -233,7 +233,9 @@ impl Cluster {
         let stored = &self.stored;
         self.models.retain(|(key, start)| {
             let profile = stored.get(key);
-            profile.is_some_and(|profile| run_of(profile).is_none_or(|run| run.start == *start))
+            // What a node reports before the run of its profile is known here, its next report has again.
+            let run = profile.and_then(run_of);
+            run.is_some_and(|run| run.start == *start)
         });
     }
 
@@ -273,6 +275,17 @@ impl Cluster {
                 nodes: alive.len() as u64,
             };
         }
+        let (unknown, unsaid) = self.silent_nodes(key, modeling, run);
+        if unknown > 0 {
+            return Verdict::Waiting {
+                missing: unknown,
+                nodes: self.nodes.count(),
+            };
+        }
+        if unsaid > 0 {
+            let message = "nodes have containers of the workload and do not say what they did";
+            return Verdict::Incomplete(format!("{unsaid} {message}"));
+        }
         let Some(progress) = modeling.progress(run) else {
             return Verdict::NotObserved;
         };
@@ -283,6 +296,28 @@ impl Cluster {
             0 => Verdict::StartNotObserved,
             _ => Verdict::Complete,
         }
+    }
+
+    /// How many nodes cannot observe a profile or are unknown, so that they may have containers of it; and how many have
+    /// containers, and report nothing of the run.
+    fn silent_nodes(&self, key: &ObjectKey, modeling: &Modeling, run: ModelingRun) -> (u64, u64) {
+        let said: BTreeSet<&str> = modeling.nodes(run).map(|(node, _)| node).collect();
+        let states = self
+            .stored
+            .get(key)
+            .into_iter()
+            .flat_map(|stored| self.nodes.states(key, stored));
+        let (mut unknown, mut unsaid) = (0, 0);
+        for (node, state) in states {
+            match state {
+                NodeState::Unknown(_) | NodeState::Failed(..) => unknown += 1,
+                NodeState::Ready(state) => {
+                    unsaid += u64::from(state.containers > 0 && !said.contains(node));
+                }
+                NodeState::Idle => {}
+            }
+        }
+        (unknown, unsaid)
     }
 
     /// The model of a policy in the mode BehaviorModeling; `None` if there is nothing to write: the policy has no run, nothing
@@ -304,6 +339,10 @@ impl Cluster {
         }
         let nothing = Modeling::default();
         let modeling = self.models.runs.get(&(key.clone(), run.start));
+        // Reports that were not taken may be of this run.
+        if modeling.is_none() && self.models.is_full {
+            return None;
+        }
         let modeling = modeling.unwrap_or(&nothing);
         let verdict = self.verdict(&key, modeling, run);
         if modeling == &nothing && !verdict.is_final() {
@@ -347,7 +386,7 @@ impl Cluster {
             status: self.model_status(&key, run, modeling, verdict),
             stored: stored.and_then(|stored| stored.status.clone()),
             is_object_new,
-            is_final: verdict.is_final(),
+            run,
             key,
         }
     }

@@ -274,6 +274,11 @@ impl Nodes {
         self.boots.keys().map(String::as_str)
     }
 
+    /// Number of nodes.
+    pub(crate) fn count(&self) -> u64 {
+        self.boots.len() as u64
+    }
+
     /// What is known about a profile on each node.
     pub(crate) fn states<'n>(
         &'n self,

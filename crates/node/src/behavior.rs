@@ -247,9 +247,12 @@ impl Recorder {
         if !observed.is_started || observed.awaits_program && !starts_program {
             return;
         }
-        observed.awaits_program = false;
+        let is_first = std::mem::take(&mut observed.awaits_program);
         let recorded = state.profiles.get_mut(&observed.key);
         if let Some(recorded) = recorded.filter(|recorded| !recorded.has_ended()) {
+            // Only now is it known that the engine sees this container.
+            recorded.from_start += u64::from(is_first && observed.from_start);
+            state.changes += u64::from(is_first);
             for action in actions {
                 state.changes += u64::from(recorded.note(action));
             }
@@ -314,7 +317,8 @@ impl Recorder {
         let observed = Observed {
             key: key.clone(),
             is_started: runs_already,
-            awaits_program: !runs_already,
+            // The engine does not see the first program of one that started before it.
+            awaits_program: from_start,
             from_start,
             ended: None,
         };
@@ -335,7 +339,6 @@ impl Recorder {
         }
         if let Some(recorded) = state.profiles.get_mut(&observed.key) {
             recorded.containers += 1;
-            recorded.from_start += u64::from(observed.from_start);
             state.changes += 1;
         }
     }

@@ -255,7 +255,12 @@ fn the_end_of_a_run_ends_the_engine_and_the_operator_lets_the_report_go() {
         (2, 2, &None)
     );
     assert!(
-        !folder.path().join("behavior.json").exists() || node.agent.store.behavior().is_some_and(|reports| reports.is_empty())
+        !folder.path().join("behavior.json").exists()
+            || node
+                .agent
+                .store
+                .behavior()
+                .is_some_and(|reports| reports.is_empty())
     );
 }
 
@@ -350,6 +355,60 @@ fn the_next_agent_reports_what_the_one_before_has_seen() {
     other.connect(&["c1"]);
     Observer::new(&other.behavior).tick(&other.agent);
     assert_eq!(other.report().incomplete, [] as [&str; 0]);
+}
+
+#[test]
+fn a_container_that_starts_before_the_engine_is_observed_from_the_engines_start_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), run(10));
+    node.connect(&[]);
+    node.engine.fails.store(true, Ordering::Relaxed);
+    let mut observer = Observer::new(&node.behavior);
+    observer.tick(&node.agent);
+    node.create("c1");
+    node.engine.fails.store(false, Ordering::Relaxed);
+    observer.retry = None;
+    observer.tick(&node.agent);
+    // It starts no further program.
+    node.behavior.recorder.observe("c1", false, &[read("/a")]);
+    let report = node.report();
+    assert_eq!(files(&report), ["/a"]);
+    assert_eq!((report.containers, report.from_start), (1, 0));
+}
+
+#[test]
+fn a_container_that_no_engine_has_seen_is_not_observed_from_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), run(10));
+    node.connect(&[]);
+    let mut observer = Observer::new(&node.behavior);
+    observer.tick(&node.agent);
+    node.create("c1");
+    assert_eq!(node.report().from_start, 0);
+    node.behavior.recorder.observe("c1", true, &[read("/a")]);
+    assert_eq!(node.report().from_start, 1);
+}
+
+#[test]
+fn an_engine_that_cannot_be_replaced_is_tried_again_and_the_report_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::new(folder.path(), run(10));
+    node.connect(&[]);
+    let mut observer = Observer::new(&node.behavior);
+    observer.tick(&node.agent);
+    node.engine.fails.store(true, Ordering::Relaxed);
+    node.connect(&["c1"]);
+    observer.tick(&node.agent);
+    assert_eq!(
+        node.report().incomplete,
+        ["the engine could not be started: no eBPF here"]
+    );
+    node.engine.fails.store(false, Ordering::Relaxed);
+    observer.retry = None;
+    let before = node.engine.starts.lock().unwrap().len();
+    observer.tick(&node.agent);
+    observer.tick(&node.agent);
+    assert_eq!(node.engine.starts.lock().unwrap().len(), before + 1);
 }
 
 #[test]

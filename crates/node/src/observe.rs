@@ -34,12 +34,14 @@ pub(crate) fn observe(agent: &Arc<Agent>, behavior: &Behavior) {
 pub(crate) struct Observer<'b> {
     behavior: &'b Behavior,
     /// When to try again to start the engine.
-    retry: Option<Instant>,
+    pub(crate) retry: Option<Instant>,
     /// When and with how many changes behaviour was reported last.
     pub(crate) reported: Option<(Instant, u64)>,
     /// Ends of runs that were reported.
     ended: BTreeMap<ObjectKey, u64>,
     is_restored: bool,
+    /// Containers run that the engine has not asked for, so there has to be another one.
+    needs_engine: bool,
 }
 
 impl<'b> Observer<'b> {
@@ -50,6 +52,7 @@ impl<'b> Observer<'b> {
             reported: None,
             ended: BTreeMap::new(),
             is_restored: false,
+            needs_engine: false,
         }
     }
 
@@ -73,10 +76,10 @@ impl<'b> Observer<'b> {
         }
         let is_wanted = runs.values().any(|run| run.is_active(now));
         let was_running = engine.is_running();
-        let is_new = is_wanted && adopt_running(agent, self.behavior, now);
+        // An engine asks for a container once: for those that ran before there has to be a new one.
+        self.needs_engine |= is_wanted && adopt_running(agent, self.behavior, now);
         match (is_wanted, was_running) {
-            // An engine asks for a container once: for those that ran before there has to be a new one.
-            (true, true) if is_new => self.start(agent),
+            (true, true) if self.needs_engine => self.start(agent),
             (true, false) => self.start(agent),
             (false, true) => {
                 engine.stop();
@@ -90,13 +93,23 @@ impl<'b> Observer<'b> {
     }
 
     fn start(&mut self, agent: &Agent) {
+        let recorder = &self.behavior.recorder;
+        let unseen =
+            |cause: &str| recorder.trouble(&format!("the engine could not be started: {cause}"));
         if self.retry.is_some_and(|retry| Instant::now() < retry) {
+            // Containers have come since then that nobody observes.
+            if let Some(cause) = &agent.state().behavior_failure {
+                unseen(cause);
+            }
             return;
         }
-        let started = self.behavior.engine.start();
-        self.retry = started.is_err().then(|| Instant::now() + RETRY);
+        let failure = self.behavior.engine.start().err();
+        match &failure {
+            None => self.needs_engine = false,
+            Some(cause) => unseen(cause),
+        }
+        self.retry = failure.is_some().then(|| Instant::now() + RETRY);
         let mut state = agent.state();
-        let failure = started.err();
         state.is_changed |= state.behavior_failure != failure;
         let is_news = failure.is_some() && state.behavior_failure != failure;
         state.behavior_failure.clone_from(&failure);

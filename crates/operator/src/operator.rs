@@ -284,6 +284,10 @@ impl Round<'_> {
         {
             return;
         }
+        // Without its model, a run that is over would be taken for one that goes on.
+        if self.settings.behavior_modeling && !self.cluster.is_synced(ObjectKind::Models) {
+            return;
+        }
         for id in mem::take(&mut self.pending) {
             let last = self.written.get(&id);
             let waits = last.is_some_and(|last| last.elapsed() < self.settings.pause);
@@ -321,7 +325,7 @@ impl Round<'_> {
         };
         let last = self.models_written.get(id);
         let waits = last.is_some_and(|last| last.elapsed() < self.settings.model_pause);
-        if waits && !model.is_final {
+        if waits && !model.run.is_over {
             self.pending.insert(id.clone());
             return Ok(());
         }

@@ -101,17 +101,30 @@ impl Writer {
         let mut object = model.object.clone();
         object["apiVersion"] = definition.api_version().into();
         object["kind"] = definition.kind.into();
-        // The data first: a status that says that they are complete must not come before them.
+        // The data first: a status that says that they are complete must not come before them. That the run is over comes last:
+        // nodes then forget what they have seen, and who writes after a failure needs it again.
         if model.is_object_new {
-            self.client.apply(&Resource::of(definition), &object)?;
+            let mut first = object.clone();
+            let run = ModelingRun {
+                is_over: false,
+                ..model.run
+            };
+            first["metadata"]["annotations"][MODELING] = run.to_string().into();
+            self.client.apply(&Resource::of(definition), &first)?;
         }
-        let object = json!({
+        let with_status = json!({
             "apiVersion": definition.api_version(),
             "kind": definition.kind,
             "metadata": name(&model.key),
             "status": status,
         });
-        unless_gone(self.client.apply_status(&Resource::of(definition), &object))?;
+        unless_gone(
+            self.client
+                .apply_status(&Resource::of(definition), &with_status),
+        )?;
+        if model.is_object_new && model.run.is_over {
+            self.client.apply(&Resource::of(definition), &object)?;
+        }
         Ok(true)
     }
 

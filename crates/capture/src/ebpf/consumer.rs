@@ -93,6 +93,18 @@ impl RingReader {
     }
 }
 
+/// Says at the end of the thread that the engine has ended, also if a defect ends it.
+struct Ending<J: Evaluator>(Arc<Shared<J>>);
+
+impl<J: Evaluator> Drop for Ending<J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.notices.engine_trouble(&Error::Panicked);
+        }
+        self.0.progress.ended.store(true, Ordering::Release);
+    }
+}
+
 /// The thread that empties the rings and evaluates records, with other threads when many records wait.
 pub(super) struct Consumer<J: Evaluator> {
     shared: Arc<Shared<J>>,
@@ -112,12 +124,10 @@ impl<J: Evaluator + 'static> Consumer<J> {
             .spawn(move || {
                 // A kernel that refuses uses slices of its own length.
                 let _ = schedule::shorten_turns(TURN);
-                let notices = Arc::clone(&shared.notices);
-                let ended = Arc::clone(&shared);
+                let ending = Ending(Arc::clone(&shared));
                 if let Err(error) = Self::new(shared, limit).run() {
-                    notices.engine_trouble(&error);
+                    ending.0.notices.engine_trouble(&error);
                 }
-                ended.progress.ended.store(true, Ordering::Release);
             })
             .map_err(Error::Thread)
     }

@@ -63,6 +63,11 @@ pub enum Error {
     /// More records were lost than is allowed.
     #[error("cannot go on: more events were lost than is allowed")]
     TooManyLost,
+    /// The thread that evaluates events has a defect.
+    #[error(
+        "cannot go on: the thread of the engine ebpf panicked; please report this with its message"
+    )]
+    Panicked,
     /// A process that is to be watched has ended, or never existed.
     #[error("cannot watch process {pid}: no such process")]
     Gone {

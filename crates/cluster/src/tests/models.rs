@@ -114,7 +114,7 @@ fn a_policy_is_modeling_then_completed_and_its_model_has_what_all_nodes_saw() {
     assert_eq!((status.phase, status.ready), (Some(Phase::Modeling), true));
     assert_eq!(reason, "AllAgentsReady");
     let model = cluster.model(&id("web")).unwrap();
-    assert!(!model.is_final && model.is_object_new && !model.status.ready);
+    assert!(!model.run.is_over && model.is_object_new && !model.status.ready);
     assert_eq!(
         (model.status.desired_number, model.status.completed_number),
         (2, 0)
@@ -140,7 +140,7 @@ fn a_policy_is_modeling_then_completed_and_its_model_has_what_all_nodes_saw() {
     cluster.apply(observed("n2", END, &["listen"]));
     assert!(!state(&cluster).0.ready, "the model is not written yet");
     let model = cluster.model(&id("web")).unwrap();
-    assert!(model.is_final && model.status.ready);
+    assert!(model.run.is_over && model.status.ready);
     assert_eq!(
         (model.status.desired_number, model.status.completed_number),
         (2, 2)
@@ -231,7 +231,7 @@ fn what_was_not_recorded_is_said_and_never_a_success() {
         cluster.apply(Event::Time(END));
         cluster.apply(reported("n1", END, more));
         let model = cluster.model(&id("web")).unwrap();
-        assert!(model.is_final && !model.status.ready, "{reason}");
+        assert!(model.run.is_over && !model.status.ready, "{reason}");
         assert_eq!(model.object["data"]["profile"], Value::Null, "{reason}");
         let stored = stored_model(&cluster);
         cluster.apply(stored);
@@ -287,6 +287,39 @@ fn a_node_that_is_gone_is_not_waited_for_and_one_that_cannot_observe_is_an_error
         status.coverage.unwrap().reasons,
         ["1 x node failed: cannot observe containers: no eBPF"]
     );
+}
+
+#[test]
+fn a_node_that_says_nothing_of_the_run_keeps_the_model_from_being_complete() {
+    let mut cluster = cluster(&["n1", "n2"]);
+    cluster.apply(observed("n1", END, &["bind"]));
+    cluster.apply(Event::Time(END));
+    let hash = cluster.profile(&id("web")).unwrap().spec.profile.hash;
+    let state = |failure: Option<&str>| {
+        let mut state = json!({ "namespace": "demo", "name": "varmor-demo-web", "hash": hash, "containers": 1, "late": 1 });
+        if let Some(failure) = failure {
+            state["failure"] = json!(failure);
+        }
+        json!([state])
+    };
+    // One that is unknown or cannot observe may have containers.
+    assert!(!cluster.model(&id("web")).unwrap().run.is_over);
+    cluster.apply(report_of("n2", "b", 1, 10, state(Some("no eBPF"))));
+    let waits = cluster.model(&id("web")).unwrap();
+    assert!(!waits.run.is_over);
+    let complete = &waits.status.conditions[0].condition;
+    assert_eq!(
+        complete.message,
+        "1 of 2 nodes have not reported the whole run"
+    );
+    cluster.apply(report_of("n2", "b", 2, 10, state(None)));
+    let lacks = cluster.model(&id("web")).unwrap();
+    assert!(lacks.run.is_over && !lacks.status.ready);
+    let message = "1 nodes have containers of the workload and do not say what they did";
+    assert_eq!(lacks.status.conditions[0].condition.message, message);
+    // One without containers has nothing to say.
+    cluster.apply(report_of("n2", "b", 3, 10, json!([])));
+    assert!(cluster.model(&id("web")).unwrap().status.ready);
 }
 
 #[test]
