@@ -60,16 +60,21 @@ pub enum CatalogueError {
 }
 
 impl Catalogue {
-    /// Loads each plugin in a process of its own, and asks what it is. No source is opened.
+    /// Loads each plugin in a process of its own, and asks what it is. Then loads the plugins of each source together, as they
+    /// are when it is opened. No source is opened.
     ///
     /// # Errors
     ///
     /// Names the plugin that cannot be loaded, or that needs what this program does not have.
     pub fn load(configured: &[PluginConfig], limits: &Limits) -> Result<Self, CatalogueError> {
         let mut plugins: Vec<LoadedPlugin> = Vec::new();
+        let mut needs_others = Vec::new();
         for config in configured {
             let before: Vec<_> = plugins.iter().map(|plugin| &plugin.config.spec).collect();
-            let description = describe(config, &before, limits)?;
+            let (description, is_alone) = describe(config, &before, limits)?;
+            if !is_alone {
+                needs_others.push(description.source.clone());
+            }
             let unfit = |cause: String| CatalogueError::Unfit {
                 name: config.spec.name.clone(),
                 cause,
@@ -100,7 +105,36 @@ impl Catalogue {
                     .to_owned(),
             });
         }
+        catalogue.try_sources(&needs_others, limits)?;
         Ok(catalogue)
+    }
+
+    /// Loads the plugins of each source as they are when it is opened. A plugin was described beside all plugins before it, and
+    /// may need one that does not serve the source. `needs_others`: sources whose plugin does not load alone.
+    fn try_sources(&self, needs_others: &[String], limits: &Limits) -> Result<(), CatalogueError> {
+        for source in self.sources.keys() {
+            let plugins = self.plugins_of(source);
+            let specs = plugins.iter().map(|plugin| plugin.config.spec.clone());
+            let specs: Vec<_> = specs.collect();
+            // What one plugin does alone is known.
+            if specs.len() < 2 && !needs_others.contains(source) {
+                continue;
+            }
+            let tried = Helper::start(limits).and_then(|mut helper| helper.load(&specs));
+            if let Err(error) = tried {
+                let own = plugins.iter().find(|plugin| plugin.is_source(source));
+                let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
+                return Err(CatalogueError::Unfit {
+                    name: own.map_or_else(String::new, |own| own.config.spec.name.clone()),
+                    cause: format!(
+                        "its source `{source}` cannot start: a source has only the plugins that take fields from its events or \
+                         parse them, here {}: {error}",
+                        names.join(", ")
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the plugins, in the order of the configuration.
@@ -122,18 +156,18 @@ impl Catalogue {
         self.sources.get(source)
     }
 
-    /// Returns the plugin that is a source, then those that take fields from its events or parse them.
+    /// Returns the plugin that is a source, and those that take fields from its events or parse them, in the order of the
+    /// configuration: a plugin may need tables of those before it. Empty if no plugin is that source.
     #[must_use]
     pub fn plugins_of(&self, source: &str) -> Vec<&LoadedPlugin> {
-        let is_source = |plugin: &&LoadedPlugin| plugin.description.source == source;
-        let Some(first) = self.plugins.iter().find(is_source) else {
+        if !self.plugins.iter().any(|plugin| plugin.is_source(source)) {
             return Vec::new();
+        }
+        let serves = |plugin: &&LoadedPlugin| {
+            let description = &plugin.description;
+            plugin.is_source(source) || description.extracts(source) || description.parses(source)
         };
-        let others = self.plugins.iter().filter(|plugin| {
-            let other = &plugin.description;
-            other.source != source && (other.extracts(source) || other.parses(source))
-        });
-        std::iter::once(first).chain(others).collect()
+        self.plugins.iter().filter(serves).collect()
     }
 
     /// Returns how a source is run; `None` if there is none of this name.
@@ -180,6 +214,13 @@ impl Catalogue {
     }
 }
 
+impl LoadedPlugin {
+    /// Returns true if the plugin makes the events of this source.
+    pub(crate) fn is_source(&self, source: &str) -> bool {
+        self.description.source == source
+    }
+}
+
 impl Description {
     /// Returns true if the plugin takes fields from events of this source.
     #[must_use]
@@ -199,12 +240,12 @@ impl Description {
     }
 }
 
-/// Asks a plugin what it is. One that does not work alone may need tables of plugins `before` it.
+/// Asks a plugin what it is. One that does not work alone may need tables of plugins `before` it. Returns whether it works alone.
 fn describe(
     config: &PluginConfig,
     before: &[&PluginSpec],
     limits: &Limits,
-) -> Result<Description, CatalogueError> {
+) -> Result<(Description, bool), CatalogueError> {
     let last = |plugins: &[PluginSpec]| {
         let mut helper = Helper::start(limits)?;
         let mut all = helper.load(plugins)?;
@@ -212,6 +253,7 @@ fn describe(
         Ok(all.remove(plugins.len() - 1))
     };
     let alone = last(std::slice::from_ref(&config.spec));
+    let is_alone = alone.is_ok();
     let described = match alone {
         Err(HelperError::Plugin(_)) if !before.is_empty() => {
             let before = before.iter().map(|spec| (*spec).clone());
@@ -220,6 +262,7 @@ fn describe(
         }
         alone => alone,
     };
+    let described = described.map(|description| (description, is_alone));
     described.map_err(|cause| CatalogueError::Load {
         name: config.spec.name.clone(),
         library: config.spec.library.clone(),
@@ -247,6 +290,17 @@ fn refuse(plugin: &Description, before: &[LoadedPlugin]) -> Option<String> {
         return Some(format!(
             "plugin `{other}` is the source `{}` already",
             plugin.source
+        ));
+    }
+    let has_number = |other: &&LoadedPlugin| {
+        let other = &other.description;
+        !plugin.source.is_empty() && !other.source.is_empty() && other.id == plugin.id
+    };
+    // Events have the number alone, so that those of a capture would go to one of both.
+    if let Some(same) = before.iter().find(has_number) {
+        return Some(format!(
+            "its events have the plugin ID {}, as those of plugin `{}` have",
+            plugin.id, same.config.spec.name
         ));
     }
     if can.sourcing && plugin.source.is_empty() || plugin.source == SYSCALL_SOURCE {

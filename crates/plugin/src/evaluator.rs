@@ -54,7 +54,7 @@ impl SourceEvaluator {
         host_name: &str,
     ) -> Option<Self> {
         let plugins = catalogue.plugins_of(source);
-        let first = plugins.first()?;
+        let at = plugins.iter().position(|loaded| loaded.is_source(source))?;
         let mut positions: HashMap<_, Vec<_>> = HashMap::new();
         let mut fields = Vec::new();
         let mut types = Vec::new();
@@ -86,11 +86,12 @@ impl SourceEvaluator {
             process: nobody(),
             kind: EventKind::from_name("pluginevent").ok()?,
             source: source.into(),
-            plugin: first.description.name.as_str().into(),
-            plugin_id: first.description.id,
+            plugin: plugins[at].description.name.as_str().into(),
+            plugin_id: plugins[at].description.id,
             host_name: host_name.into(),
             positions,
             wanted: Wanted {
+                source: u32::try_from(at).ok()?,
                 fields,
                 with_info: engine.asks_for(PLUGIN_INFO),
                 with_data: false,

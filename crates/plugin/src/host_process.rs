@@ -105,7 +105,7 @@ impl Helper {
         Ok(descriptions)
     }
 
-    /// Opens the source of the first plugin.
+    /// Opens the source of the plugin that `wanted` names.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Helper {
         self.begin(&Request::Open(wanted.clone()))
     }
 
-    /// Prepares the first plugin for events that it made before. No source is opened.
+    /// Prepares the plugin that `wanted` names for events that it made before. No source is opened.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Helper {
         self.begin(&Request::Replay(wanted.clone()))
     }
 
-    /// Sends events that the first plugin made before; [`Helper::reply`] returns their records. Precondition:
+    /// Sends events that the source made before; [`Helper::reply`] returns their records. Precondition:
     /// [`Helper::replay`] was called.
     ///
     /// # Errors

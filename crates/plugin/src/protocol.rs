@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const PROGRAM: &str = "tollgate-plugin-host";
 
 /// Version of this protocol. The two programs are of one build; another version is refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Largest frame in bytes.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -39,17 +39,19 @@ pub enum Request {
         /// The plugins.
         plugins: Vec<PluginSpec>,
     },
-    /// Open the source of the first plugin, and send events until it ends. Comes second, once.
+    /// Open the source of the plugin [`Wanted::source`], and send events until it ends. Comes second, once.
     Open(Wanted),
-    /// Open nothing, and wait for events that the first plugin made before. Comes second, once, in place of `Open`.
+    /// Open nothing, and wait for events that the plugin [`Wanted::source`] made before. Comes second, once, in place of `Open`.
     Replay(Wanted),
-    /// Events that the first plugin made before, to be answered by as many records in their order. Comes after `Replay`.
+    /// Events that the source made before, to be answered by as many records in their order. Comes after `Replay`.
     Events(Vec<RecordedEvent>),
 }
 
 /// What each record carries.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Wanted {
+    /// Position in [`Request::Load`] of the plugin whose events they are.
+    pub source: u32,
     /// The fields whose values it carries.
     pub fields: Vec<WantedField>,
     /// It carries the description by the plugin.
@@ -368,12 +370,18 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Record {
-    /// Checks that the values are those of the wanted fields, whose types and whether they are lists `wanted` says.
+    /// Checks that the values are those of the wanted fields, whose types and whether they are lists `wanted` says, and that
+    /// the record has the bytes of its event if they were asked for, and else has none.
     ///
     /// # Errors
     ///
     /// Names what is wrong.
-    pub fn check(&self, wanted: &[(FieldType, bool)]) -> Result<(), ProtocolError> {
+    pub fn check(
+        &self,
+        wanted: &[(FieldType, bool)],
+        with_data: bool,
+    ) -> Result<(), ProtocolError> {
+        self.check_data(with_data)?;
         if self.values.len() != wanted.len() {
             let (found, wanted) = (self.values.len(), wanted.len());
             let what = format!("{found} values in place of {wanted}");
@@ -397,6 +405,18 @@ impl Record {
         }
         Ok(())
     }
+
+    fn check_data(&self, with_data: bool) -> Result<(), ProtocolError> {
+        let what = match &self.data {
+            Some(_) if !with_data => "the bytes of an event, which were not asked for".to_owned(),
+            None if with_data => "an event without its bytes".to_owned(),
+            Some(data) if data.len() > MAX_EVENT_DATA => {
+                format!("{} bytes of an event, above {MAX_EVENT_DATA}", data.len())
+            }
+            _ => return Ok(()),
+        };
+        Err(ProtocolError::Invalid(what))
+    }
 }
 
 impl Scalar {
@@ -416,65 +436,4 @@ impl Scalar {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(values: Vec<FieldValue>) -> Record {
-        Record {
-            time_ns: 1,
-            info: FieldValue::Absent,
-            values,
-            data: None,
-        }
-    }
-
-    #[test]
-    fn a_message_is_read_as_it_was_written() {
-        let value = FieldValue::Many(vec![Scalar::Text(b"x".to_vec())]);
-        let sent = Reply::Batch(vec![record(vec![FieldValue::Absent, value])]);
-        let mut frame = Vec::new();
-        write(&mut frame, &sent).expect("it is short");
-        assert_eq!(read::<Reply>(&mut &*frame).expect("it is whole"), sent);
-        let cut = &frame[..frame.len() - 1];
-        assert!(matches!(
-            read::<Reply>(&mut &*cut),
-            Err(ProtocolError::Io(_))
-        ));
-    }
-
-    #[test]
-    fn lengths_and_kinds_that_cannot_be_are_refused() {
-        let long = [0xff; 4];
-        let refused = read::<Reply>(&mut &long[..]);
-        assert!(matches!(refused, Err(ProtocolError::TooLong(_))));
-        // A batch that claims more records than memory could hold.
-        let claims = [6, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0x0f];
-        let refused = read::<Reply>(&mut &claims[..]);
-        assert!(
-            matches!(refused, Err(ProtocolError::Malformed(_))),
-            "{refused:?}"
-        );
-        let unknown = [1, 0, 0, 0, 99];
-        assert!(matches!(
-            read::<Reply>(&mut &unknown[..]),
-            Err(ProtocolError::Malformed(_))
-        ));
-    }
-
-    #[test]
-    fn values_have_to_be_those_that_were_asked_for() {
-        let text = || FieldValue::One(Scalar::Text(Vec::new()));
-        let wanted = [(FieldType::Text, false), (FieldType::AbsTime, true)];
-        let good = [text(), FieldValue::Many(vec![Scalar::Uint(1)])];
-        record(good.to_vec()).check(&wanted).expect("they fit");
-        for bad in [
-            vec![text()],
-            vec![text(), text()],
-            vec![text(), FieldValue::One(Scalar::Uint(1))],
-            vec![FieldValue::Many(vec![]), FieldValue::Absent],
-            vec![FieldValue::One(Scalar::Bool(true)), FieldValue::Absent],
-        ] {
-            assert!(record(bad.clone()).check(&wanted).is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

@@ -60,7 +60,10 @@ pub struct RecordedCounts {
 }
 
 impl RecordedSources {
-    /// Adds a source whose rules `evaluator` has.
+    /// Adds a source whose rules `evaluator` has. Precondition: no source before has the same number; a [`Catalogue`] refuses
+    /// plugins with one number.
+    ///
+    /// [`Catalogue`]: crate::Catalogue
     pub fn add(&mut self, plan: SourcePlan, evaluator: SourceEvaluator) {
         let source = RecordedSource {
             plan,
@@ -180,10 +183,14 @@ impl RecordedSource {
             return (0, Err(error));
         }
         let mut done = 0;
+        // Each event may be reported once by each plugin. A process that repeats it for ever would never hang.
+        let most = batch.saturating_mul(self.plan.plugins.len());
+        let mut unparsed_left = u64::try_from(most).unwrap_or(u64::MAX);
         while done < batch {
             let records = match helper.reply() {
                 Ok(Reply::Batch(records)) if (1..=batch - done).contains(&records.len()) => records,
-                Ok(Reply::Unparsed(events)) => {
+                Ok(Reply::Unparsed(events)) if (1..=unparsed_left).contains(&events) => {
+                    unparsed_left -= events;
                     let unparsed = &mut self.counts.totals.unparsed;
                     *unparsed = unparsed.saturating_add(events);
                     continue;
@@ -198,7 +205,7 @@ impl RecordedSource {
                 Err(error) => return (done, Err(error)),
             };
             for record in records {
-                if let Err(error) = record.check(self.evaluator.types()) {
+                if let Err(error) = self.check(&record) {
                     return (done, Err(HelperError::Garbage(error)));
                 }
                 self.evaluate(done, record);
@@ -207,6 +214,11 @@ impl RecordedSource {
         }
         self.helper = Some(helper);
         (done, Ok(()))
+    }
+
+    fn check(&self, record: &Record) -> Result<(), ProtocolError> {
+        let with_data = self.evaluator.wanted().with_data;
+        record.check(self.evaluator.types(), with_data)
     }
 
     fn start(&self) -> Result<Helper, HelperError> {

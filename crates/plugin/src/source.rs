@@ -20,7 +20,7 @@ const SOUND_AFTER: Duration = Duration::from_secs(60);
 pub struct SourcePlan {
     /// Name of the source.
     pub source: String,
-    /// The source plugin, then those that take fields from its events.
+    /// The source plugin, and those that take fields from its events or parse them, in the order of the configuration.
     pub plugins: Vec<PluginSpec>,
     /// Limits of its process.
     pub limits: Limits,
@@ -305,7 +305,7 @@ impl Shared {
     fn show(&self, evaluator: &mut SourceEvaluator, records: &[Record]) -> Result<(), HelperError> {
         for record in records {
             record
-                .check(evaluator.types())
+                .check(evaluator.types(), evaluator.wanted().with_data)
                 .map_err(HelperError::Garbage)?;
             let undecided = evaluator.evaluate(record);
             self.counters.events.fetch_add(1, Ordering::Relaxed);

@@ -34,8 +34,9 @@ struct Argument {
     is_key: Option<bool>,
 }
 
-/// Checks that this program has the version of the plugin API that a plugin needs.
-pub(crate) fn check_api(library: &Library) -> Result<(), String> {
+/// Checks that this program has the version of the plugin API that a plugin needs. Returns its minor version, by which
+/// structures differ.
+pub(crate) fn check_api(library: &Library) -> Result<u64, String> {
     let Some(text) = library.text(Text::RequiredApi) else {
         return Err(
             "it is no plugin: it has no function `plugin_get_required_api_version`".to_owned(),
@@ -47,7 +48,7 @@ pub(crate) fn check_api(library: &Library) -> Result<(), String> {
         return Err(format!("`{text}` is no version of the plugin API"));
     };
     if major == API.0 && minor <= API.1 {
-        return Ok(());
+        return Ok(minor);
     }
     Err(format!(
         "it needs version {text} of the plugin API, and this program has {}.{}.0",

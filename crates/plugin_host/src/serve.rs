@@ -21,8 +21,9 @@ use crate::event::{self, Buffer, PLUGIN_EVENT};
 const FULL: usize = 256 << 10;
 /// Largest record in bytes; the values of a larger one are unknown. A frame takes it with the records before it.
 const MAX_RECORD: usize = 12 << 20;
-/// Time after which a sign of life is sent.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(200);
+/// Time after which a sign of life is sent: records, or that there are none. The shortest deadline that a configuration may
+/// have is twice as long.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(50);
 /// A call that returns nothing faster than this did not wait, so that this program has to.
 const DID_NOT_WAIT: Duration = Duration::from_millis(1);
 /// Time between two calls of a plugin that does not wait.
@@ -62,10 +63,9 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
     reply(socket, &Reply::Loaded(descriptions.collect()))?;
     match request(socket)? {
         Request::Open(wanted) => {
-            let params = plugins.first().map(|plugin| plugin.open_params.as_str());
-            // Without a plugin there are no parameters, and `open` refuses.
-            let params = params.unwrap_or_default();
-            let mut stream = EventStream::open(Extraction::new(loaded, &wanted)?, params)?;
+            let extraction = Extraction::new(loaded, &wanted)?;
+            let params = &plugins[extraction.source].open_params;
+            let mut stream = EventStream::open(extraction, params)?;
             reply(socket, &Reply::Opened)?;
             stream.run(socket)
         }
@@ -90,9 +90,9 @@ fn reply(socket: &mut UnixStream, reply: &Reply) -> Result<(), String> {
 
 fn load(spec: &PluginSpec) -> Result<Loaded, String> {
     let library = Library::load(Path::new(&spec.library))?;
-    describe::check_api(&library)?;
+    let minor = describe::check_api(&library)?;
     let mut description = describe::describe(&library)?;
-    let plugin = library.init(&spec.init_config)?;
+    let plugin = library.init(&spec.init_config, minor)?;
     if description.capabilities.extraction && !plugin.takes_from_plugins() {
         describe::only_from_system_calls(&mut description);
     }
@@ -108,8 +108,10 @@ fn load(spec: &PluginSpec) -> Result<Loaded, String> {
 
 /// Takes from events what a record carries.
 struct Extraction {
-    /// The source, then plugins that take fields from its events.
+    /// The source, and plugins that take fields from its events or parse them.
     plugins: Vec<Loaded>,
+    /// Position of the source in `plugins`.
+    source: usize,
     /// For each plugin the fields that it is asked for, and their positions in a record.
     asked: Vec<(Vec<AskedField>, Vec<usize>)>,
     values: usize,
@@ -132,14 +134,16 @@ impl Extraction {
             fields.push(asked_field(&loaded.description, field)?);
             positions.push(position);
         }
-        let first = plugins.first().ok_or("asked for events of no plugin")?;
+        let at = usize::try_from(wanted.source).unwrap_or(usize::MAX);
+        let source = plugins.get(at).ok_or("asked for events of no plugin")?;
         let parses = |loaded: &Loaded| {
             let types = loaded.plugin.parsed_types();
-            loaded.description.parses(&first.description.source)
+            loaded.description.parses(&source.description.source)
                 && types.is_none_or(|types| types.contains(&PLUGIN_EVENT))
         };
         Ok(Self {
             parses: plugins.iter().map(parses).collect(),
+            source: at,
             unparsed: Cell::new(0),
             plugins,
             asked,
@@ -151,7 +155,7 @@ impl Extraction {
 
     /// Answers events that were made before, until the other side is gone.
     fn replay(&self, socket: &mut UnixStream) -> Result<(), String> {
-        let id = self.plugins[0].description.id;
+        let id = self.plugins[self.source].description.id;
         loop {
             let Request::Events(events) = request(socket)? else {
                 return Err("asked for anything but events in a replay".to_owned());
@@ -170,7 +174,7 @@ impl Extraction {
 
     /// Has plugins parse an event, before any of them takes fields from it.
     fn parse(&self, event: &Buffer, number: u64) -> Result<(), String> {
-        let source = &self.plugins[0].plugin;
+        let source = &self.plugins[self.source].plugin;
         for (loaded, parses) in self.plugins.iter().zip(&self.parses) {
             if *parses && !loaded.plugin.parse(source, event, number)? {
                 self.unparsed.set(self.unparsed.get() + 1);
@@ -189,7 +193,7 @@ impl Extraction {
 
     fn record(&self, event: &Buffer, number: u64) -> Result<Record, String> {
         self.parse(event, number)?;
-        let source = &self.plugins[0].plugin;
+        let source = &self.plugins[self.source].plugin;
         let mut values = vec![FieldValue::Absent; self.values];
         for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
             if fields.is_empty() {
@@ -219,11 +223,14 @@ impl Extraction {
     }
 }
 
-/// Sends records in batches.
+/// Sends records in batches, and what there is of one as a sign of life: the deadline of the other side is for one event of a
+/// slow plugin, not for all events that it returned at once.
 struct Sender<'s> {
     socket: &'s mut UnixStream,
     batch: Vec<Record>,
     size: usize,
+    /// Time of the last message.
+    said: Instant,
 }
 
 impl<'s> Sender<'s> {
@@ -232,6 +239,7 @@ impl<'s> Sender<'s> {
             socket,
             batch: Vec::new(),
             size: 0,
+            said: Instant::now(),
         }
     }
 
@@ -246,18 +254,20 @@ impl<'s> Sender<'s> {
         };
         self.size += record_size(&record);
         self.batch.push(record);
-        match self.size >= FULL {
+        match self.size >= FULL || self.said.elapsed() >= SIGN_OF_LIFE {
             true => self.finish(),
             false => Ok(()),
         }
     }
 
     fn finish(&mut self) -> Result<(), String> {
-        self.size = 0;
-        match self.batch.is_empty() {
-            true => Ok(()),
-            false => reply(self.socket, &Reply::Batch(std::mem::take(&mut self.batch))),
+        if self.batch.is_empty() {
+            return Ok(());
         }
+        self.size = 0;
+        reply(self.socket, &Reply::Batch(std::mem::take(&mut self.batch)))?;
+        self.said = Instant::now();
+        Ok(())
     }
 }
 
@@ -269,7 +279,8 @@ struct EventStream {
 
 impl EventStream {
     fn open(mut extraction: Extraction, params: &str) -> Result<Self, String> {
-        extraction.plugins[0].plugin.open(params)?;
+        let source = extraction.source;
+        extraction.plugins[source].plugin.open(params)?;
         Ok(Self {
             extraction,
             number: 0,
@@ -280,7 +291,15 @@ impl EventStream {
         let mut said = Instant::now();
         loop {
             let called = Instant::now();
-            match self.extraction.plugins[0].plugin.next_batch()? {
+            let batch = self.extraction.plugins[self.extraction.source]
+                .plugin
+                .next_batch()?;
+            // As well before events: the time that the plugin took to make them is not that of the first record.
+            if said.elapsed() >= SIGN_OF_LIFE {
+                reply(socket, &Reply::Idle)?;
+                said = Instant::now();
+            }
+            match batch {
                 Batch::Events { events, is_last } => {
                     self.send(socket, &events)?;
                     said = Instant::now();
@@ -290,10 +309,6 @@ impl EventStream {
                 }
                 Batch::Ended => return reply(socket, &Reply::Ended),
                 Batch::Nothing => {
-                    if said.elapsed() >= SIGN_OF_LIFE {
-                        reply(socket, &Reply::Idle)?;
-                        said = Instant::now();
-                    }
                     if called.elapsed() < DID_NOT_WAIT {
                         std::thread::sleep(PAUSE);
                     }

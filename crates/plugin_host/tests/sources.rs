@@ -66,6 +66,10 @@ struct Ran {
 }
 
 fn start(mode: &str) -> Ran {
+    start_with(mode, 4)
+}
+
+fn start_with(mode: &str, events: u32) -> Ran {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
     let limits = Limits {
         program: env!("CARGO_BIN_EXE_tollgate-plugin-host").into(),
@@ -75,7 +79,7 @@ fn start(mode: &str) -> Ran {
         name: "toy".to_owned(),
         library: library(folder.path()).display().to_string(),
         init_config: format!("{{\"mode\":\"{mode}\"}}"),
-        open_params: "4".to_owned(),
+        open_params: events.to_string(),
     };
     let catalogue = Catalogue::load(&[PluginConfig { spec }], &limits).expect("it can be loaded");
     let (ruleset, problems) = Loader::new().with_source("toy").add("r", RULES).finish();
@@ -188,6 +192,15 @@ fn a_plugin_that_fails_is_started_again_and_costs_only_its_source() {
             "{mode}: {totals:?}"
         );
     }
+}
+
+/// The plugin returns all events at once, and then takes 300 ms for each. The deadline is 2 s.
+#[test]
+fn a_slow_plugin_is_not_taken_for_one_that_hangs() {
+    let ran = start_with("slow", 10);
+    assert_eq!(ran.failures(), Vec::<String>::new());
+    let totals = ran.source.counters().totals();
+    assert_eq!((totals.events, totals.restarts), (10, 0));
 }
 
 #[test]

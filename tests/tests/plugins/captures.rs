@@ -285,6 +285,25 @@ fn an_event_on_which_a_plugin_fails_is_the_only_one_that_is_lost() {
     }
 }
 
+/// Two events go to the plugin at once, and it takes 300 ms for each. After 6 hangs it would be given up.
+#[test]
+fn a_slow_plugin_whose_events_keep_the_deadline_loses_none() {
+    let mut toy = Toy::new("slow");
+    toy.rules = rules();
+    let of_others = || event(5, b"x");
+    let both = |first: u32| [event(999, &data(first)), event(999, &data(first + 1))];
+    let events = (1..=8).flat_map(|group| both(2 * group).into_iter().chain([of_others()]));
+    let file = capture(&toy, events);
+    let ran = toy.run(&[
+        "-e",
+        file.to_str().expect("text"),
+        "-o",
+        "plugin_host.timeout=500",
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(ran.of("Each").len(), 16, "{}", ran.stderr);
+}
+
 #[test]
 fn a_plugin_that_always_fails_is_given_up_and_all_events_are_counted() {
     let mut toy = Toy::new("trip-always");

@@ -45,6 +45,8 @@ struct Toy {
     /// A third plugin, with its configuration.
     third: Option<(Fixture, String)>,
     init_config: String,
+    /// `toy` is the last plugin in the configuration.
+    is_last: bool,
     events: u32,
     rules: String,
 }
@@ -58,34 +60,41 @@ impl Toy {
             extractor_config: String::new(),
             third: None,
             init_config: format!("{{mode: {mode}}}"),
+            is_last: false,
             events: 4,
             rules: RULES.to_owned(),
         }
     }
 
     fn config(&self) -> PathBuf {
-        let mut text = format!(
-            "json_output: true\nstdout_output: {{enabled: true}}\nlog_level: info\nlog_stderr: true\nload_plugins: [toy, toyx]\n\
-             plugins:\n- name: toy\n  library_path: {}\n  init_config: {}\n  open_params: '{}'\n",
-            self.library.program().display(),
-            self.init_config,
-            self.events,
-        );
-        match &self.extractor {
-            Some(extractor) => {
-                let path = extractor.program().display();
-                let config = &self.extractor_config;
-                let item =
-                    format!("- {{name: toyx, library_path: {path}, init_config: '{config}'}}\n");
-                text.push_str(&item);
-            }
-            None => text = text.replace("[toy, toyx]", "[toy]"),
+        let item = |name: &str, library: &Fixture, rest: &str| {
+            let path = library.program().display();
+            (
+                name.to_owned(),
+                format!("- {{name: {name}, library_path: {path}, {rest}}}\n"),
+            )
+        };
+        let quoted = |config: &str| format!("init_config: '{config}'");
+        let mut items = Vec::new();
+        if let Some(extractor) = &self.extractor {
+            items.push(item("toyx", extractor, &quoted(&self.extractor_config)));
         }
         if let Some((third, config)) = &self.third {
-            let path = third.program().display();
-            let item = format!("- {{name: toyy, library_path: {path}, init_config: '{config}'}}\n");
-            text = text.replace("toyx]", "toyx, toyy]") + &item;
+            items.push(item("toyy", third, &quoted(config)));
         }
+        let toy = format!(
+            "init_config: {}, open_params: '{}'",
+            self.init_config, self.events
+        );
+        let toy = item("toy", &self.library, &toy);
+        items.insert(if self.is_last { items.len() } else { 0 }, toy);
+        let (names, items): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+        let text = format!(
+            "json_output: true\nstdout_output: {{enabled: true}}\nlog_level: info\nlog_stderr: true\nload_plugins: [{}]\n\
+             plugins:\n{}",
+            names.join(", "),
+            items.concat(),
+        );
         self.folder.file("falco.yaml", 0o644, text)
     }
 
@@ -348,6 +357,16 @@ fn plugins_that_cannot_be_used_are_refused_by_name() {
         &[],
         "cannot use plugin `toy`: it adds events to sources",
     );
+    // Events say by this number alone who made them.
+    let mut second = Toy::new("plain");
+    second.extractor = Some(compile(&["-DNAME=\"toyb\""]));
+    is_refused(
+        &second,
+        &[],
+        "cannot use plugin `toyx`: its events have the plugin ID 999, as those of plugin `toy` have",
+    );
+    second.extractor = Some(compile(&["-DNAME=\"toyb\"", "-DNUMBER=998"]));
+    assert_eq!(second.run(&[]).code, 0);
     let toy = Toy::new("plain");
     is_refused(&toy, &["-o", "load_plugins[]=toyy"], "did you mean `toy`?");
     is_refused(

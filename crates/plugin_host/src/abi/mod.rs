@@ -157,8 +157,8 @@ impl Library {
         }
     }
 
-    /// Initializes the plugin.
-    pub(crate) fn init(self, config: &str) -> Result<Plugin, String> {
+    /// Initializes the plugin, which needs this minor version of the API.
+    pub(crate) fn init(self, config: &str, minor: u64) -> Result<Plugin, String> {
         let nul = |_nul| "a text of its configuration has a NUL byte".to_owned();
         let config = CString::new(self.completed(config)?).map_err(nul)?;
         // As in a description: empty for a plugin that makes no events.
@@ -177,8 +177,10 @@ impl Library {
             log_fn: Some(log),
         };
         let mut rc: ss_plugin_rc = SUCCESS;
-        // SAFETY: `input` is filled as the API says, and lives during the call; `config` lives as long as the plugin.
-        let state = unsafe { init(&raw const input, &raw mut rc) };
+        let state = tables::initializing(minor, || {
+            // SAFETY: `input` is filled as the API says, and lives during the call; `config` lives as long as the plugin.
+            unsafe { init(&raw const input, &raw mut rc) }
+        });
         let plugin = Plugin {
             library: self,
             state,

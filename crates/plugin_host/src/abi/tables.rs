@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::mem::offset_of;
 
 use falco_plugin_api::{
     ss_plugin_bool, ss_plugin_init_tables_input, ss_plugin_owner_t, ss_plugin_rc,
@@ -24,6 +25,22 @@ use super::bytes_at;
 const MAX_TABLES: usize = 256;
 /// Longest name of a table in bytes.
 const MAX_NAME: usize = 4096;
+/// First minor version of the API in which a table has extended functions.
+const EXTENDED_SINCE: u64 = 1;
+
+/// The beginning of [`ss_plugin_table_input`]: all that plugins for version 3.0 of the API pass.
+#[repr(C)]
+struct BaseInput {
+    name: *const c_char,
+    key_type: ss_plugin_state_type,
+    table: *mut ss_plugin_table_t,
+    reader: ss_plugin_table_reader_vtable,
+    writer: ss_plugin_table_writer_vtable,
+    fields: ss_plugin_table_fields_vtable,
+}
+
+const _: () = assert!(size_of::<BaseInput>() == offset_of!(ss_plugin_table_input, reader_ext));
+const _: () = assert!(offset_of!(BaseInput, fields) == offset_of!(ss_plugin_table_input, fields));
 
 /// A table that a plugin registered. Never freed, because other plugins keep pointers to it.
 struct Table {
@@ -44,6 +61,8 @@ struct Registry {
     listed: Vec<ss_plugin_table_info>,
     /// Why the last call failed.
     error: CString,
+    /// Minor version of the API of the plugin that is being initialized; `None` outside of initializations.
+    minor: Option<u64>,
 }
 
 thread_local! {
@@ -61,6 +80,15 @@ fn fail(cause: String) {
 
 pub(super) unsafe extern "C-unwind" fn last_error(_owner: *mut ss_plugin_owner_t) -> *const c_char {
     REGISTRY.with_borrow(|registry| registry.error.as_ptr())
+}
+
+/// Calls the initialization of a plugin that needs this minor version of the API. Meanwhile the plugin may add tables: only
+/// then is it known how long the structures are that it passes.
+pub(super) fn initializing<T>(minor: u64, init: impl FnOnce() -> T) -> T {
+    REGISTRY.with_borrow_mut(|registry| registry.minor = Some(minor));
+    let initialized = init();
+    REGISTRY.with_borrow_mut(|registry| registry.minor = None);
+    initialized
 }
 
 /// Returns what a plugin gets at its initialization. It is never freed, because plugins keep pointers to it.
@@ -180,10 +208,12 @@ unsafe extern "C-unwind" fn add_table(
     _owner: *mut ss_plugin_owner_t,
     input: *const ss_plugin_table_input,
 ) -> ss_plugin_rc {
-    // SAFETY: the API has plugins pass a table or null.
-    let input = unsafe { input.as_ref() };
-    let added = input.ok_or_else(|| "it adds no table".to_owned());
-    match added.and_then(copied).and_then(register) {
+    let minor = REGISTRY.with_borrow(|registry| registry.minor);
+    let minor = minor.ok_or_else(|| "it adds a table after its initialization".to_owned());
+    match minor
+        .and_then(|minor| copied(input, minor))
+        .and_then(register)
+    {
         Ok(()) => SUCCESS,
         Err(cause) => {
             fail(cause);
@@ -208,54 +238,87 @@ fn register(table: Table) -> Result<(), String> {
     })
 }
 
-/// Copies what a plugin registers. Plugins of earlier versions of the API have no extended functions.
-fn copied(input: &ss_plugin_table_input) -> Result<Table, String> {
-    let name = bytes_at(input.name, MAX_NAME).filter(|name| !name.is_empty());
+/// Copies what a plugin registers that needs this minor version of the API.
+fn copied(input: *const ss_plugin_table_input, minor: u64) -> Result<Table, String> {
+    // SAFETY: the API has plugins of all versions pass null, or a structure that begins with `BaseInput`.
+    let base = unsafe { input.cast::<BaseInput>().as_ref() }.ok_or("it adds no table")?;
+    let name = bytes_at(base.name, MAX_NAME).filter(|name| !name.is_empty());
     let name = name.and_then(|name| CString::new(name).ok());
     let name = name.ok_or("it adds a table without a name")?;
-    if input.table.is_null() {
+    if base.table.is_null() {
         return Err("it adds a table that is a null pointer".to_owned());
     }
-    let (fields, reader, writer) = (&input.fields, &input.reader, &input.writer);
-    // SAFETY: the API has plugins pass a table of functions or null.
-    let fields_ext = unsafe { input.fields_ext.as_ref() };
-    // SAFETY: as above.
-    let reader_ext = unsafe { input.reader_ext.as_ref() };
-    // SAFETY: as above.
-    let writer_ext = unsafe { input.writer_ext.as_ref() };
+    let (fields, reader, writer) = match minor < EXTENDED_SINCE {
+        true => extended(base),
+        false => given(input).ok_or_else(|| {
+            format!(
+                "it adds the table `{}` without extended functions, which plugins have since version 3.{EXTENDED_SINCE} of the \
+                 API",
+                name.to_bytes().escape_ascii()
+            )
+        })?,
+    };
     Ok(Table {
         name,
-        key_type: input.key_type,
-        table: input.table,
-        fields: fields_ext
-            .copied()
-            .unwrap_or(ss_plugin_table_fields_vtable_ext {
-                list_table_fields: fields.list_table_fields,
-                get_table_field: fields.get_table_field,
-                add_table_field: fields.add_table_field,
-            }),
-        reader: reader_ext
-            .copied()
-            .unwrap_or(ss_plugin_table_reader_vtable_ext {
-                get_table_name: reader.get_table_name,
-                get_table_size: reader.get_table_size,
-                get_table_entry: reader.get_table_entry,
-                read_entry_field: reader.read_entry_field,
-                release_table_entry: None,
-                iterate_entries: None,
-            }),
-        writer: writer_ext
-            .copied()
-            .unwrap_or(ss_plugin_table_writer_vtable_ext {
-                clear_table: writer.clear_table,
-                erase_table_entry: writer.erase_table_entry,
-                create_table_entry: writer.create_table_entry,
-                destroy_table_entry: writer.destroy_table_entry,
-                add_table_entry: writer.add_table_entry,
-                write_entry_field: writer.write_entry_field,
-            }),
+        key_type: base.key_type,
+        table: base.table,
+        fields,
+        reader,
+        writer,
     })
 }
+
+/// The functions of a table.
+type Functions = (
+    ss_plugin_table_fields_vtable_ext,
+    ss_plugin_table_reader_vtable_ext,
+    ss_plugin_table_writer_vtable_ext,
+);
+
+/// Copies the extended functions of a table; `None` if some are missing. Precondition: the plugin needs a version of the API
+/// that has them, because its structure is too short otherwise.
+fn given(input: *const ss_plugin_table_input) -> Option<Functions> {
+    // SAFETY: as the caller says, the plugin passes the whole structure or null.
+    let input = unsafe { input.as_ref() }?;
+    // SAFETY: the API has plugins pass a table of functions or null.
+    let fields = unsafe { input.fields_ext.as_ref() }?;
+    // SAFETY: as above.
+    let reader = unsafe { input.reader_ext.as_ref() }?;
+    // SAFETY: as above.
+    let writer = unsafe { input.writer_ext.as_ref() }?;
+    Some((*fields, *reader, *writer))
+}
+
+/// Returns the functions of a table of version 3.0 as extended ones. As in Falco its entries need no release, and a plugin that
+/// iterates over them is told that it cannot.
+fn extended(base: &BaseInput) -> Functions {
+    let (fields, reader, writer) = (&base.fields, &base.reader, &base.writer);
+    (
+        ss_plugin_table_fields_vtable_ext {
+            list_table_fields: fields.list_table_fields,
+            get_table_field: fields.get_table_field,
+            add_table_field: fields.add_table_field,
+        },
+        ss_plugin_table_reader_vtable_ext {
+            get_table_name: reader.get_table_name,
+            get_table_size: reader.get_table_size,
+            get_table_entry: reader.get_table_entry,
+            read_entry_field: reader.read_entry_field,
+            release_table_entry: Some(release_nothing),
+            iterate_entries: None,
+        },
+        ss_plugin_table_writer_vtable_ext {
+            clear_table: writer.clear_table,
+            erase_table_entry: writer.erase_table_entry,
+            create_table_entry: writer.create_table_entry,
+            destroy_table_entry: writer.destroy_table_entry,
+            add_table_entry: writer.add_table_entry,
+            write_entry_field: writer.write_entry_field,
+        },
+    )
+}
+
+unsafe extern "C-unwind" fn release_nothing(_table: *mut ss_plugin_table_t, _entry: Entry) {}
 
 /// Defines a function that passes a call on to the owner of a table.
 macro_rules! pass_on {
