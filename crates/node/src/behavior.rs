@@ -50,6 +50,17 @@ pub struct Behavior {
     pub recorder: Arc<Recorder>,
 }
 
+/// What the engine does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineState {
+    /// It runs.
+    Running,
+    /// It was stopped just now, and has told all that it saw.
+    Drained,
+    /// It does not run.
+    Down,
+}
+
 /// Seconds since 1970. A clock before that is not set: it is taken for 1970, when no run is over.
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -67,6 +78,8 @@ struct State {
     containers: HashMap<String, Observed>,
     /// An engine runs.
     is_running: bool,
+    /// Time of the last look at it.
+    looked: u64,
     /// Number of changes of what is reported.
     changes: u64,
 }
@@ -359,9 +372,16 @@ impl Recorder {
 
     /// Notes whether an engine runs, and until when it has. Takes the runs of profiles as they are now; forgets profiles whose run
     /// is over or another one, and containers that ended a while ago.
-    pub(crate) fn tick(&self, now: u64, is_running: bool, runs: &BTreeMap<ObjectKey, ModelingRun>) {
+    pub(crate) fn tick(
+        &self,
+        now: u64,
+        engine: EngineState,
+        runs: &BTreeMap<ObjectKey, ModelingRun>,
+    ) {
         let mut state = self.state();
+        let is_running = engine != EngineState::Down;
         let was_running = std::mem::replace(&mut state.is_running, is_running);
+        let looked = std::mem::replace(&mut state.looked, now);
         let is_gone = |observed: &Observed| observed.ended.is_some_and(|at| at.elapsed() > LINGER);
         state.containers.retain(|_, observed| !is_gone(observed));
         let mut unwanted = Vec::new();
@@ -376,11 +396,20 @@ impl Recorder {
         for key in &unwanted {
             state.forget(key);
         }
-        // What happened until the last time is known to be observed.
+        // What an engine that runs has seen since the last look may still wait to be evaluated.
+        let until = match engine {
+            EngineState::Drained => now,
+            EngineState::Running | EngineState::Down => looked,
+        };
         if was_running && is_running {
+            let mut completed = 0;
             for recorded in state.profiles.values_mut() {
-                recorded.until = recorded.until.max(now);
+                let had_ended = recorded.has_ended();
+                recorded.until = recorded.until.max(until);
+                completed += u64::from(recorded.has_ended() && !had_ended);
             }
+            // The operator waits for it.
+            state.changes += completed;
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kinds::{ModelingRun, ObjectKey};
 
 use crate::agent::Agent;
-use crate::behavior::{Behavior, now};
+use crate::behavior::{Behavior, EngineState, now};
 use crate::chain;
 
 /// How often the agent looks whether profiles want to be observed.
@@ -87,8 +87,12 @@ impl<'b> Observer<'b> {
             }
             _ => {}
         }
-        let is_running = engine.is_running() || was_running && !is_wanted;
-        recorder.tick(now, is_running, &runs);
+        let state = match engine.is_running() {
+            true => EngineState::Running,
+            false if was_running && !is_wanted => EngineState::Drained,
+            false => EngineState::Down,
+        };
+        recorder.tick(now, state, &runs);
         self.report(agent, now, &runs);
     }
 
