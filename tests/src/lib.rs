@@ -18,6 +18,7 @@ pub mod cri;
 mod debian;
 mod engine;
 mod fixture;
+mod found_process;
 mod group;
 mod guest;
 mod guest_kernel;
@@ -44,6 +45,7 @@ pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS}
 pub use debian::debian_root;
 pub use engine::Engine;
 pub use fixture::Fixture;
+pub use found_process::FoundProcess;
 pub use group::Group;
 pub use guest::{Guest, GuestRun};
 pub use guest_kernel::{GuestKernel, kernel_with_modules};

@@ -207,3 +207,42 @@ fn a_provider_without_a_role_a_secret_or_tls_is_refused() {
         "cannot use the client secret in ",
     );
 }
+
+#[test]
+fn a_user_of_a_provider_is_listed_as_one_and_gets_no_password() {
+    let server = Server::start();
+    let url = server.database();
+    // The database that the server's administrator is in.
+    let (host, _) = url.rsplit_once('/').expect("a name");
+    let url = format!("{host}/postgres");
+    let user = |words: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["serve", "user"]).args(words);
+        let output = command.args(["--store", &url]).output();
+        output.expect("it starts")
+    };
+    let added = user(&["add", "ann", "--role", "viewer"]);
+    assert!(added.status.success(), "{added:?}");
+    server.sql(
+        "INSERT INTO tollgate.users (name, role, password, created_ns, created_by)
+         VALUES ('bob', 'viewer', 'oidc:x', 1, 'OpenID Connect')",
+    );
+    let refused = user(&["passwd", "bob"]);
+    let said = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    let why = "the user logs in by an identity provider; remove the user first";
+    assert!(said.contains(why) && refused.stdout.is_empty(), "{said}");
+    assert!(user(&["passwd", "ann"]).status.success());
+    let listed = user(&["list"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let login = |name: &str| {
+        let mut lines = listed.lines().map(str::split_whitespace);
+        let mut found = lines.find(|line| line.clone().next() == Some(name));
+        found.as_mut().and_then(|line| line.nth(2))
+    };
+    assert_eq!(login("ann"), Some("password"), "{listed}");
+    assert_eq!(login("bob"), Some("provider"), "{listed}");
+    let json = user(&["list", "--json"]);
+    let json = String::from_utf8_lossy(&json.stdout).into_owned();
+    assert_eq!(json.matches("\"login\":\"provider\"").count(), 1, "{json}");
+}

@@ -92,6 +92,15 @@ impl Progress {
             .count()
     }
 
+    /// Returns the exit code that the ended program stands for. One that announced tests and printed no sums has failed
+    /// whatever its status is: a test that ends the whole program with `exit(0)` passes no other.
+    fn code(&self, ended: &Ended) -> ExitCode {
+        if ended.is_success() && self.is_announced && !self.is_summed {
+            return ExitCode::FAILURE;
+        }
+        ended.code()
+    }
+
     /// Returns what libtest would have printed, had it been able to. `failed`: tests without a result of their own
     /// that count as failed, and why.
     fn sums(&self, failed: &BTreeSet<String>, why: &str, now: Instant) -> String {
@@ -151,28 +160,65 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     let limit = limit.context("cannot read the limit: write a whole number of seconds")?;
     let limit = Duration::from_secs(limit);
     let interrupted = descendants::prepare()?;
+    let options = options(arguments);
     let mut arguments = arguments.to_vec();
     let mut code = ExitCode::SUCCESS;
     loop {
-        let (ended, left) = once(limit, program, &arguments, &interrupted)?;
-        if !ended.is_success() {
-            code = ended.code();
+        let (run, left) = once(limit, program, &arguments, &interrupted)?;
+        if run != ExitCode::SUCCESS {
+            code = run;
         }
         if left.is_empty() {
             return Ok(code);
         }
         println!("xtask: running the {} tests that had not ended", left.len());
-        arguments = ["--exact".into()].into_iter().chain(left).collect();
+        arguments = only(&options, left);
     }
 }
 
-/// Runs the program once. Returns the tests that are still to be run because another one had to be killed.
+/// Options of libtest whose value is the next argument, unless it is joined by `=`.
+const WITH_VALUE: [&str; 6] = [
+    "--test-threads",
+    "--skip",
+    "--color",
+    "--format",
+    "--logfile",
+    "--shuffle-seed",
+];
+
+/// Returns the arguments that are options, with their values: all but the names of tests.
+fn options(arguments: &[OsString]) -> Vec<OsString> {
+    let mut options = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        if !text.starts_with('-') {
+            continue;
+        }
+        options.push(argument.clone());
+        if WITH_VALUE.contains(&&*text) || text == "-Z" {
+            options.extend(arguments.next().cloned());
+        }
+    }
+    options
+}
+
+/// Returns the arguments that have a program run these tests, with these options.
+fn only(options: &[OsString], tests: Vec<OsString>) -> Vec<OsString> {
+    let is_other = |option: &&OsString| *option != "--exact";
+    let options = options.iter().filter(is_other).cloned();
+    let exact = OsString::from("--exact");
+    options.chain([exact]).chain(tests).collect()
+}
+
+/// Runs the program once. Returns its exit code, and the tests that are still to be run because another one had to be
+/// killed.
 fn once(
     limit: Duration,
     program: &OsString,
     arguments: &[OsString],
     interrupted: &AtomicBool,
-) -> Result<(Ended, Vec<OsString>)> {
+) -> Result<(ExitCode, Vec<OsString>)> {
     let mut progress = Progress::new(limit, Instant::now());
     let mut command = Command::new(program);
     let ended = descendants::supervise(command.args(arguments), false, interrupted, &mut progress)?;
@@ -181,12 +227,13 @@ fn once(
     if ended.status.is_some() && !killed.is_empty() {
         println!("xtask: {program} left processes, which were killed: {killed}");
     }
+    let code = progress.code(&ended);
     if ended.status.is_some() && (progress.is_summed || !progress.is_announced) {
-        return Ok((ended, Vec::new()));
+        return Ok((code, Vec::new()));
     }
     if !progress.is_announced {
         println!("xtask: {program} ran over {limit:?}; killed: {killed}");
-        return Ok((ended, Vec::new()));
+        return Ok((code, Vec::new()));
     }
     let mut unfinished = names(command.get_program().into(), arguments)?;
     unfinished.retain(|name| !progress.results.contains_key(name));
@@ -198,11 +245,11 @@ fn once(
     // Which one hangs is known of the slow ones alone.
     if hung.is_empty() {
         descendants::forward(progress.sums(&unfinished, &why, now).as_bytes());
-        return Ok((ended, Vec::new()));
+        return Ok((code, Vec::new()));
     }
     descendants::forward(progress.sums(&hung, &why, now).as_bytes());
     let left = unfinished.difference(&hung).map(OsString::from);
-    Ok((ended, left.collect()))
+    Ok((code, left.collect()))
 }
 
 /// Returns the names of the tests that a program would run.
@@ -221,6 +268,8 @@ fn names(program: OsString, arguments: &[OsString]) -> Result<BTreeSet<String>> 
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, WaitOptions, waitpid};
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(600);
@@ -282,5 +331,63 @@ mod tests {
             "test d ... FAILED (why)\n\ntest result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; \
              0 filtered out; finished in 2.00s\n\n"
         );
+    }
+
+    fn words(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_second_run_keeps_the_options_and_no_name_of_before() {
+        let given = words(&[
+            "a_filter",
+            "--show-output",
+            "--test-threads",
+            "2",
+            "--skip=x",
+            "--skip",
+            "slow",
+            "--exact",
+            "another",
+            "--include-ignored",
+            "-Z",
+            "unstable-options",
+        ]);
+        assert_eq!(
+            only(&options(&given), words(&["m::left"])),
+            words(&[
+                "--show-output",
+                "--test-threads",
+                "2",
+                "--skip=x",
+                "--skip",
+                "slow",
+                "--include-ignored",
+                "-Z",
+                "unstable-options",
+                "--exact",
+                "m::left",
+            ])
+        );
+    }
+
+    #[test]
+    fn a_program_that_succeeds_without_its_sums_fails() {
+        let child = Command::new("true").spawn().unwrap();
+        let waited = waitpid(Some(Pid::from_child(&child)), WaitOptions::empty());
+        let ended = Ended {
+            status: waited.unwrap().map(|(_, status)| status),
+            killed: Vec::new(),
+        };
+        assert!(ended.is_success());
+        let mut progress = Progress::new(LIMIT, Instant::now());
+        let code = |progress: &Progress| progress.code(&ended);
+        // A program of another kind than libtest's has none.
+        assert_eq!(code(&progress), ExitCode::SUCCESS);
+        progress.note("running 2 tests", Instant::now());
+        progress.note("test a ... ok", Instant::now());
+        assert_eq!(code(&progress), ExitCode::FAILURE);
+        progress.note("test result: ok. 2 passed; 0 failed", Instant::now());
+        assert_eq!(code(&progress), ExitCode::SUCCESS);
     }
 }

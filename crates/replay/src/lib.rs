@@ -47,13 +47,29 @@ pub fn execute(args: &ReplayOptions) -> Outcome {
     }
 }
 
-/// Passes the events of one capture to an evaluator.
+/// Passes the events of one capture to an evaluator, except those of plugins, and prints a warning about these.
 ///
 /// # Errors
 ///
 /// The capture cannot be read to its end. The events before the error were evaluated.
 pub fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure> {
-    evaluate_until(path, evaluator, &|| false)
+    let of_plugins = evaluate_until(path, evaluator, &|| false)?;
+    if let Some(warning) = left_out(path, of_plugins) {
+        terminal::complain(&warning);
+    }
+    Ok(())
+}
+
+/// Returns a warning about events of plugins that were not evaluated, if there are any: whoever reads the result cannot
+/// know that it leaves them out.
+fn left_out(path: &Path, events: u64) -> Option<String> {
+    (events > 0).then(|| {
+        format!(
+            "tollgate: warning: {events} events of plugins in {} were not evaluated: without their plugins nothing \
+             reads them\n",
+            path.display()
+        )
+    })
 }
 
 /// Like [`evaluate`], with the events of plugins.
@@ -74,7 +90,8 @@ pub fn evaluate_with<J: Evaluator>(
     }
 }
 
-/// Like [`evaluate`], until `is_over` returns true.
+/// Passes the events of one capture to an evaluator until `is_over` returns true. Returns the number of events of
+/// plugins, which are not evaluated.
 ///
 /// # Errors
 ///
@@ -83,10 +100,10 @@ pub fn evaluate_until<J: Evaluator>(
     path: &Path,
     evaluator: &J,
     is_over: &dyn Fn() -> bool,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     let mut replay = scap::replay::Replay::new(evaluator, 0);
     match play_one(path, true, &mut replay, &mut || Ok(!is_over())) {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(replay.counts().of_plugins),
         Err(Problem::Capture(failure) | Problem::Output(failure)) => Err(failure),
     }
 }

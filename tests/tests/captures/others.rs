@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::{Scratch, program};
 
 use crate::{need_sysdig, replay, sysdig};
 
@@ -111,5 +114,84 @@ fn captures_of_others_are_read_as_sysdig_reads_them() {
             }
         }
         assert!(compared > 50, "{}: {compared} values", file.display());
+    }
+}
+
+/// Returns a block of a capture.
+fn block(ty: u32, body: &[u8]) -> Vec<u8> {
+    let length = body.len().next_multiple_of(4) + 12;
+    let frame = u32::try_from(length).expect("it is short").to_le_bytes();
+    let mut block = [&ty.to_le_bytes()[..], &frame, body].concat();
+    block.resize(length - 4, 0);
+    [&block[..], &frame].concat()
+}
+
+/// Returns a capture with two events of a plugin and nothing else.
+fn capture_of_a_plugin() -> Vec<u8> {
+    let section = [
+        &0x1a2b_3c4d_u32.to_le_bytes()[..],
+        &[1, 0, 2, 0],
+        &[0xff; 8],
+    ];
+    // A processor, 1 GiB, pids below 32,768, and names that are empty.
+    let mut machine = 1_u32.to_le_bytes().to_vec();
+    machine.extend((1_u64 << 30).to_le_bytes());
+    machine.extend(32_768_u64.to_le_bytes());
+    machine.resize(machine.len() + 160, 0);
+    // A processor, time and thread, the length, a `pluginevent` of two parameters, their lengths, and they themselves.
+    let mut event = vec![0, 0];
+    event.extend(1_700_000_000_000_000_000_u64.to_le_bytes());
+    event.extend(u64::MAX.to_le_bytes());
+    event.extend(40_u32.to_le_bytes());
+    event.extend(322_u16.to_le_bytes());
+    for number in [2_u32, 4, 2, 999] {
+        event.extend(number.to_le_bytes());
+    }
+    event.extend(b"xy");
+    let event = block(0x221, &event);
+    let begin = [
+        block(0x0a0d_0d0a, &section.concat()),
+        block(0x201, &machine),
+    ];
+    [&begin.concat()[..], &event, &event].concat()
+}
+
+#[test]
+fn tools_that_leave_out_events_of_plugins_warn_about_them() {
+    let scratch = Scratch::new();
+    scratch.file("c.scap", 0o644, capture_of_a_plugin());
+    scratch.file(
+        "r.yaml",
+        0o644,
+        "- rule: Opened\n  desc: x\n  condition: evt.type = openat\n  output: x %fd.name\n  priority: INFO\n",
+    );
+    scratch.file(
+        "alert.json",
+        0o644,
+        r#"{"rule":"Opened","priority":"Informational","output":"x /a","output_fields":{"fd.name":"/a","proc.name":"cat"}}"#,
+    );
+    let capture = "c.scap";
+    for words in [
+        &["rules", "cost", "r.yaml", "--capture", capture][..],
+        &[
+            "rules", "explain", "r.yaml", "--event", capture, "--number", "1",
+        ],
+        &[
+            "rules",
+            "silence",
+            "alert.json",
+            "-r",
+            "r.yaml",
+            "--against",
+            capture,
+            "--dry-run",
+        ],
+    ] {
+        let mut command = Command::new(program());
+        let output = command.current_dir(scratch.path()).args(words).output();
+        let output = output.expect("the program was built");
+        let error = String::from_utf8_lossy(&output.stderr);
+        let warning = "tollgate: warning: 2 events of plugins in c.scap were not evaluated";
+        assert!(error.contains(warning), "{words:?}: {output:?}");
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use e2e::FoundProcess;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use crate::workload::Watched;
 
@@ -31,26 +32,27 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Has it happen to a process of the run. Returns once it is over, and the process may be mended.
-    pub(crate) fn strike(self, watched: &Watched, pid: i32) {
+    pub(crate) fn strike(self, watched: &Watched, process: &FoundProcess) {
         match self {
-            Self::Kill => send(pid, Signal::KILL),
-            Self::Crash => crash(pid),
-            Self::Stop => send(pid, Signal::STOP),
+            // None of the two reaches a process that has just ended.
+            Self::Kill => _ = process.send(Signal::KILL),
+            Self::Stop => _ = process.send(Signal::STOP),
+            Self::Crash => crash(process),
             Self::Starve => {
                 let group = Group::new("cpu");
                 group.set("cpu.cfs_period_us", "1000000");
                 group.set("cpu.cfs_quota_us", "1000");
-                group.enter(pid);
+                group.enter(process);
                 sleep(Duration::from_millis(700));
             }
             Self::OutOfMemory => {
                 // Pages that the process has already stay with its former group; it gets no more.
                 let group = Group::new("memory");
                 group.set("memory.limit_in_bytes", "0");
-                group.enter(pid);
+                group.enter(process);
                 sleep(Duration::from_millis(300));
             }
-            Self::OutOfDescriptors => starve_of_descriptors(pid),
+            Self::OutOfDescriptors => starve_of_descriptors(process),
             Self::OutOfSpace => {
                 watched.disk().fill(true);
                 sleep(Duration::from_millis(150));
@@ -74,32 +76,20 @@ impl Fault {
     }
 }
 
-/// Sends a signal. A process that has just ended gets none.
-fn send(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = kill_process(pid, signal);
-    }
-}
-
-/// Sends SIGSEGV until the process has ended, or its parent alone has not noticed.
-fn crash(pid: i32) {
+/// Sends SIGSEGV until the process has ended, whether its parent has noticed or not.
+fn crash(process: &FoundProcess) {
     for _ in 0..1000 {
-        send(pid, Signal::SEGV);
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-        if stat.map_or(true, |stat| stat.contains(") Z ")) {
+        if !process.send(Signal::SEGV) || process.ends_within(Duration::from_millis(1)) {
             return;
         }
-        sleep(Duration::from_millis(1));
     }
-    panic!("process {pid} does not crash");
+    panic!("process {} does not crash", process.pid());
 }
 
 /// Takes all further descriptors away, has outputs reopened meanwhile, and gives them back.
-fn starve_of_descriptors(pid: i32) {
-    let Some(process) = Pid::from_raw(pid) else {
-        return;
-    };
-    let names = fs::read_dir(format!("/proc/{pid}/fd"))
+fn starve_of_descriptors(process: &FoundProcess) {
+    let pid = Pid::from_raw(process.pid());
+    let names = fs::read_dir(format!("/proc/{}/fd", process.pid()))
         .into_iter()
         .flatten()
         .flatten();
@@ -110,18 +100,24 @@ fn starve_of_descriptors(pid: i32) {
         current,
         maximum: None,
     };
+    // A limit has no descriptor to name its process by.
+    if process.ends_within(Duration::ZERO) {
+        return;
+    }
     // Fails if the process has ended, also below.
     let Ok(before) = prlimit(
-        Some(process),
+        pid,
         Resource::Nofile,
         limit(highest.map(|number| number + 1)),
     ) else {
         return;
     };
-    send(pid, Signal::USR1);
+    process.send(Signal::USR1);
     sleep(Duration::from_millis(150));
-    let _ = prlimit(Some(process), Resource::Nofile, before);
-    send(pid, Signal::USR1);
+    if !process.ends_within(Duration::ZERO) {
+        let _ = prlimit(pid, Resource::Nofile, before);
+        process.send(Signal::USR1);
+    }
 }
 
 /// A control group of the first version. Its processes leave it when this is dropped.
@@ -138,8 +134,10 @@ impl Group {
     }
 
     /// Moves a process into the group. One that has just ended stays where it is.
-    fn enter(&self, pid: i32) {
-        let _ = fs::write(self.0.join("cgroup.procs"), pid.to_string());
+    fn enter(&self, process: &FoundProcess) {
+        if !process.ends_within(Duration::ZERO) {
+            let _ = fs::write(self.0.join("cgroup.procs"), process.pid().to_string());
+        }
     }
 
     fn set(&self, key: &str, value: &str) {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Alert, Fixture, Scratch};
+use e2e::{Alert, Fixture, FoundProcess, Scratch};
 use serde_json::Value;
 
 use crate::small_disk::SmallDisk;
 
 /// Longer than anything takes here on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const RULES: &str = "\
 - rule: Secret
@@ -71,6 +71,7 @@ impl Watched {
             command.args(["-o", setting]);
         }
         command.args(options).arg("--").arg(workload);
+        command.arg(scratch.path().join("opened"));
         let stderr = fs::File::create(scratch.path().join("stderr")).expect("writable");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut front = command.stderr(stderr).spawn().expect("nsenter starts");
@@ -141,6 +142,13 @@ impl Watched {
         Some(sums)
     }
 
+    /// Returns how many opens have succeeded since the start. The workload counts each itself in a file that outlives
+    /// it; what it did between an open and its count, when it was killed, is one open of each process at most.
+    fn opened(&self) -> u64 {
+        let bytes = fs::read(self.path("opened")).expect("it makes the file before it is ready");
+        u64::from_ne_bytes(bytes.try_into().expect("one number"))
+    }
+
     /// Waits for the answer to an order of a workload that is being killed, its processes one after the other. Returns
     /// false if it has ended.
     pub(crate) fn goes_on(&mut self) -> bool {
@@ -180,15 +188,20 @@ impl Watched {
         self.front.id().cast_signed()
     }
 
-    /// The agent's pid, from its file; `None` while there is none.
-    pub(crate) fn agent(&self) -> Option<i32> {
+    /// The agent, whose pid is in its file; `None` while there is none.
+    pub(crate) fn agent(&self) -> Option<FoundProcess> {
         // An agent that begins or ends has none.
         let text = fs::read_to_string(self.path("pid")).ok()?;
-        text.trim().parse().ok()
+        self.found(text.trim().parse().ok()?)
     }
 
-    /// The keeper's pid; `None` while there is none.
-    pub(crate) fn keeper(&self) -> Option<i32> {
+    /// A process of the program under test.
+    fn found(&self, pid: i32) -> Option<FoundProcess> {
+        FoundProcess::of_program_below(&self.path("tollgate"), pid)
+    }
+
+    /// The keeper; `None` while there is none.
+    pub(crate) fn keeper(&self) -> Option<FoundProcess> {
         let front = self.front();
         let children = fs::read_to_string(format!("/proc/{front}/task/{front}/children")).ok()?;
         let mut pids = children.split_ascii_whitespace();
@@ -196,7 +209,7 @@ impl Watched {
             let name = fs::read_to_string(format!("/proc/{pid}/comm"));
             name.is_ok_and(|name| name == "tollgate-keeper\n")
         });
-        pid?.parse().ok()
+        self.found(pid?.parse().ok()?)
     }
 
     /// Ends the workload. Returns the exit status and the last line of the statistics.
@@ -235,6 +248,7 @@ impl Watched {
         let with_agents = counter("alerts_lost_with_agent");
         let unseen = counter("passed_unwatched") + counter("denied_unwatched") + with_agents + lost;
         let (sums, seen) = (self.sums, self.seen());
+        assert_eq!(self.opened(), sums.ok, "the file and the answers differ");
         let all = sums.ok + sums.refused;
         let told = format!("{sums:?}, {seen} seen, {unseen} counted, {lost} lost: {stats}");
         assert!(
@@ -251,6 +265,35 @@ impl Watched {
             self.story()
         );
         unseen
+    }
+
+    /// Asserts the same of a workload that was killed with its agent, whose keeper says on standard error what nobody
+    /// writes into the statistics any more. Returns how many opens were no alerts.
+    pub(crate) fn assert_said(&self) -> u64 {
+        let said = fs::read_to_string(self.path("stderr")).expect("it has a file for it");
+        let number = |what: &str| -> Option<u64> {
+            let (before, _) = said.lines().find_map(|line| line.split_once(what))?;
+            before.rsplit(' ').next()?.parse().ok()
+        };
+        let passed = number(" calls passed unwatched, ");
+        let passed = passed.unwrap_or_else(|| panic!("no totals: {}", self.story()));
+        // Only said if there are any.
+        let lost = number(" queued alerts were lost").unwrap_or(0);
+        let (opened, seen) = (self.opened(), self.seen());
+        let told = format!("{opened} opened, {seen} seen, {passed} passed, {lost} lost");
+        assert!(opened > 0, "nothing was opened: {told} {}", self.story());
+        assert!(
+            seen + passed + lost >= opened,
+            "{} unsaid: {told} {}",
+            opened - seen - passed - lost,
+            self.story()
+        );
+        assert!(
+            seen + passed + lost <= opened + BOTH,
+            "counted twice: {told} {}",
+            self.story()
+        );
+        passed + lost
     }
 
     /// Asserts that no process of this run is left.

@@ -43,13 +43,21 @@ impl Processes {
 
     /// Returns processes of ours that belong to one of these folders: their program, folder or environment is in it.
     pub(crate) fn ours(&self, folders: &[PathBuf]) -> Vec<&Process> {
-        let ours = self
-            .0
-            .values()
-            .filter(|process| process.name.starts_with("tollgate"));
-        ours.filter(|process| folders.iter().any(|folder| belongs(process.pid, folder)))
-            .collect()
+        let all = self.0.values();
+        all.filter(|process| process.is_ours(folders)).collect()
     }
+}
+
+impl Process {
+    fn is_ours(&self, folders: &[PathBuf]) -> bool {
+        let is_inside = |folder: &PathBuf| belongs(self.pid, folder);
+        self.name.starts_with("tollgate") && folders.iter().any(is_inside)
+    }
+}
+
+/// Returns true for a living process of ours that belongs to one of these folders, as [`Processes::ours`] finds it.
+pub(crate) fn is_ours(pid: i32, folders: &[PathBuf]) -> bool {
+    process(pid).is_some_and(|process| process.is_ours(folders))
 }
 
 /// Reads a process. `None` for one that has ended, also if nobody has waited for it.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use e2e::collector::{Collector, get, token};
-use e2e::{Fixture, Scratch, until};
+use e2e::{Fixture, FoundProcess, Scratch, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::log::Log;
-use crate::sample::{Processes, lost_by_all_agents, stats, usage};
+use crate::sample::{Processes, is_ours, lost_by_all_agents, stats, usage};
 use crate::small_disk::SmallDisk;
 use crate::verdict::Usage;
 
@@ -349,7 +349,7 @@ impl Subjects {
         self.write_rules();
         self.all_agents()
             .into_iter()
-            .for_each(|pid| signal(pid, Signal::HUP));
+            .for_each(|pid| self.signal(pid, Signal::HUP));
     }
 
     /// Renames all files of alerts, and has their writers open new ones.
@@ -360,7 +360,7 @@ impl Subjects {
         logs.into_iter().for_each(Log::rotate);
         self.all_agents()
             .into_iter()
-            .for_each(|pid| signal(pid, Signal::USR1));
+            .for_each(|pid| self.signal(pid, Signal::USR1));
     }
 
     /// Has the keeper of `run` start another agent in the place of the one that works.
@@ -368,14 +368,23 @@ impl Subjects {
         let keepers = self.role("run: tollgate-keeper");
         keepers
             .into_iter()
-            .for_each(|pid| signal(pid, Signal::USR2));
+            .for_each(|pid| self.signal(pid, Signal::USR2));
+    }
+
+    /// Signals a process that was found a moment ago. One of an agent that was replaced meanwhile does not exist, and
+    /// its pid may be another's.
+    fn signal(&self, pid: i32, signal: Signal) {
+        let found = FoundProcess::open(pid, |pid| is_ours(pid, &self.folders));
+        if let Some(process) = found {
+            process.send(signal);
+        }
     }
 
     /// Stops the collector, or lets it go on.
     pub(crate) fn stop_collector(&self, stop: bool) {
         let order = if stop { Signal::STOP } else { Signal::CONT };
         let collector = self.collector.iter();
-        collector.for_each(|collector| signal(collector.child.id().cast_signed(), order));
+        collector.for_each(|collector| signal_child(&collector.child, order));
     }
 
     /// Kills the collector, and starts it again at the same address.
@@ -403,7 +412,7 @@ impl Subjects {
     /// Ends `watch`. Returns its log and the last line of its statistics.
     pub(crate) fn end_watch(&mut self) -> (Log, Value) {
         let mut watch = self.watch.take().expect("it runs");
-        signal(watch.child.id().cast_signed(), Signal::TERM);
+        signal_child(&watch.child, Signal::TERM);
         e2e::until("watch ends", || {
             watch.child.try_wait().expect("our child").is_some()
         });
@@ -447,9 +456,7 @@ impl Run {
     }
 }
 
-/// Signals a process that was found a moment ago. One of an agent that was replaced meanwhile does not exist.
-fn signal(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = kill_process(pid, signal);
-    }
+/// Signals a child that nobody has waited for yet, so that its pid is still its own.
+fn signal_child(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("it is our child");
 }

@@ -132,7 +132,7 @@ mod tests {
                 "`evt.type` is not in the alert; `open` is taken because the rule fits it",
                 "  sshd\n    bash\n      sh\n        cat /etc/shadow",
                 "  1. Whether the content went on",
-                "Backup, inventory and hardening tools",
+                "Inventory and hardening tools",
                 "T1555  Credentials from Password Stores (credential-access)",
             ] {
                 assert!(text.contains(part), "no {part:?}: {text}");
