@@ -22,7 +22,7 @@ const STORM_WINDOW_NS: u64 = 60_000_000_000;
 /// Number of turns between attempts to start an agent after a failure. A turn is one call, or some
 /// milliseconds.
 const RETRY_TURNS: u32 = 4;
-/// Time limit for the waiter to report the end of a command.
+/// Time limit for the waiter to report the end of a command, and for a killed agent to end.
 const END_GRACE_NS: u64 = 5_000_000_000;
 /// Time limit for the engine of another process to conclude its calls. A stopped one would never
 /// finish.
@@ -302,6 +302,14 @@ impl Keeper<'_> {
         Next::Done
     }
 
+    /// Waits for a killed agent, which may still settle alerts. One in an uninterruptible call is not waited for.
+    fn await_agent_end(&self) {
+        let limit = now_ns(Clock::Monotonic) + END_GRACE_NS;
+        while !self.agent.has_ended() && now_ns(Clock::Monotonic) < limit {
+            std::thread::sleep(END_POLL);
+        }
+    }
+
     /// Answers calls until the agent makes progress. After a long time the agent is replaced.
     pub(super) fn stand_in_for_starved(&mut self) -> Next {
         let Some(listener) = self.listener.take() else {
@@ -313,6 +321,11 @@ impl Keeper<'_> {
         let gap = UnwatchedInterval::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !has_hung_up(&listener) {
             self.agent.kill(Cause::Starved);
+            workload::kill_all(self.inherited, &self.agent, Some(&listener));
+            self.await_agent_end();
+            // As for an agent that ended by itself: what it held and had queued ends with it.
+            shared_state.count_lost_alerts(generation);
+            gap.take_over_held(generation);
             return self.kill_workload(&listener, &gap);
         }
         gap.answer_held(generation);
