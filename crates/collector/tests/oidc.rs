@@ -4,13 +4,19 @@ mod browser;
 mod issuer;
 mod started;
 
+use std::io::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use collector::add_user;
 use ring::hmac;
 use ring::signature::KeyPair;
 use serde_json::{Value, json};
+use serve::Address;
 use store::Scope;
 
-use self::browser::{Answer, fixture, fixture_of};
+use self::browser::{ATTEMPT, Answer, Fixture, fixture, fixture_of, settings};
 use self::issuer::{CLIENT, Issuer, Key, Sign, encode, message, now_s};
 
 const PASSWORD: &str = "correct horse battery";
@@ -42,7 +48,7 @@ fn a_user_of_the_provider_logs_in_with_a_role() {
     let ended = answer.headers.get_all("set-cookie").iter();
     let ended = ended.filter(|it| {
         it.to_str()
-            .is_ok_and(|it| it.starts_with("tollgate-login=; "))
+            .is_ok_and(|it| it.starts_with(&format!("{ATTEMPT}=; ")))
     });
     assert_eq!(ended.count(), 1, "the attempt is over");
     let page = fixture.get("/fleet", &session).text;
@@ -194,8 +200,8 @@ fn an_answer_belongs_to_the_browser_that_asked() {
     let state = theirs.asked["state"].as_str();
     // A link with an attacker's code and state, opened by somebody with no attempt, another one or an old one.
     let (_, rest) = theirs.cookie.split_once('.').expect("parts");
-    let old = format!("tollgate-login={}.{rest}", now_s() - 601);
-    for cookie in ["", "tollgate-login=", &mine.cookie, &old] {
+    let old = format!("{ATTEMPT}={}.{rest}", now_s() - 601);
+    for cookie in ["", &format!("{ATTEMPT}="), &mine.cookie, &old] {
         let answer = fixture.come_back_with(cookie, &[("code", &code), ("state", state)]);
         refused(&answer, 400, foreign);
     }
@@ -365,12 +371,88 @@ fn a_provider_that_is_another_or_away_lets_nobody_in_and_passwords_go_on() {
 }
 
 #[test]
-fn guesses_wait_and_those_from_elsewhere_do_not_count() {
+fn the_guesses_of_one_attempt_wait_and_other_attempts_do_not() {
     let fixture = fixture();
-    let mut answers = Vec::new();
-    for _ in 0..6 {
-        let attempt = fixture.begin("/");
-        answers.push(fixture.come_back(&attempt, "guess").status);
-    }
+    let attempt = fixture.begin("/");
+    let answers = [(); 6].map(|()| fixture.come_back(&attempt, "guess").status);
     assert_eq!(answers, [502, 502, 502, 502, 502, 429]);
+    // From the same address, or behind the same proxy.
+    fixture.session();
+}
+
+/// Returns a collector that is reached by two addresses, and one for each.
+fn of_two_addresses() -> (Fixture, SocketAddr, SocketAddr) {
+    let issuer = Issuer::start();
+    let settings = settings(&issuer);
+    let collector = started::start(|it| {
+        it.listen = Address::Tcp("[::]:0".to_owned());
+        it.oidc = Some(settings);
+    });
+    let port = collector.address.port();
+    let here = (Ipv4Addr::LOCALHOST, port).into();
+    let elsewhere = (Ipv6Addr::LOCALHOST, port).into();
+    (Fixture { issuer, collector }, here, elsewhere)
+}
+
+#[test]
+fn guesses_of_an_address_wait_and_those_from_elsewhere_do_not_count() {
+    let (mut fixture, here, elsewhere) = of_two_addresses();
+    fixture.collector.address = here;
+    // More logins than guesses are allowed.
+    for _ in 0..60 {
+        fixture.session();
+    }
+    let mut guesses = 0;
+    while fixture.come_back(&fixture.begin("/"), "guess").status == 502 {
+        guesses += 1;
+        assert!(guesses < 200, "nothing stops them");
+    }
+    assert_eq!(guesses, 50);
+    assert_eq!(fixture.log_in().status, 429);
+    fixture.collector.address = elsewhere;
+    fixture.session();
+}
+
+#[test]
+fn the_cookie_of_an_attempt_is_for_tls_where_the_public_url_is() {
+    for (public, begin, is_secure) in [
+        ("https://fleet.example", "__Host-tollgate-login=", true),
+        ("http://127.0.0.1:1", "tollgate-login=", false),
+    ] {
+        let issuer = Issuer::start();
+        let mut settings = settings(&issuer);
+        public.clone_into(&mut settings.public_url);
+        // The collector has no TLS itself.
+        let collector = started::start(|it| it.oidc = Some(settings));
+        let fixture = Fixture { issuer, collector };
+        let answer = fixture.get("/oidc/login", "");
+        let cookie = answer.headers["set-cookie"].to_str().expect("text");
+        assert!(cookie.starts_with(begin), "{cookie}");
+        assert_eq!(cookie.contains("; Secure"), is_secure, "{cookie}");
+    }
+}
+
+#[test]
+fn people_who_leave_a_slow_provider_alone_do_not_stall_the_collector() {
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = silent.local_addr().expect("it listens");
+    let issuer = Issuer::start();
+    let mut settings = settings(&issuer);
+    settings.issuer = format!("http://{address}");
+    let collector = started::start(|it| it.oidc = Some(settings));
+    let fixture = Fixture { issuer, collector };
+    let pause = || thread::sleep(Duration::from_millis(50));
+    for _ in 0..16 {
+        let mut stream = TcpStream::connect(fixture.collector.address).expect("it listens");
+        let asked = "GET /oidc/login HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(asked.as_bytes()).expect("it reads");
+        pause();
+        drop(stream);
+        pause();
+    }
+    // The store is asked for the session.
+    let began = Instant::now();
+    assert_eq!(fixture.get("/fleet", "tollgate=tgs_x").status, 303);
+    assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
 }

@@ -7,6 +7,9 @@ use crate::severity::Severity;
 /// Who adds and changes users that a provider vouches for, in the audit log.
 pub(crate) const PROVIDER: &str = "OpenID Connect";
 
+/// How the identity of a [`FederatedUser`] begins, and the hash of no password.
+const IDENTITY: &str = "oidc:";
+
 /// A user to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewUser {
@@ -37,10 +40,19 @@ pub struct User {
     pub last_login_ns: Option<i64>,
 }
 
+impl User {
+    /// Returns true if an identity provider vouches for the user, who has no password then.
+    #[must_use]
+    pub fn is_federated(&self) -> bool {
+        self.password.starts_with(IDENTITY)
+    }
+}
+
 /// Someone whom an identity provider has just vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FederatedUser {
-    /// Who it is, whatever the name: kept in place of the hash of a password, which no password has.
+    /// Who it is, whatever the name, with `oidc:` in front: kept in place of the hash of a password, which no password
+    /// has.
     pub identity: String,
     /// Name of the user at its first login, unique. It stays the same.
     pub name: String,
@@ -107,6 +119,17 @@ pub enum UserAdded {
     NotInvited,
 }
 
+/// Result of an attempt to change a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PasswordSet {
+    /// The password was changed.
+    Changed,
+    /// There is no such user.
+    Unknown,
+    /// An identity provider vouches for the user, who has no password.
+    Federated,
+}
+
 /// What someone does about a group of alerts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Triage {
@@ -159,12 +182,18 @@ pub trait People {
     /// The database fails.
     fn remove_user(&self, name: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Changes the hash of a password and ends the user's sessions and the invitations by it. Returns false if there is no such user.
+    /// Changes the hash of a password and ends the user's sessions and the invitations by it. The user of an identity
+    /// provider stays one: its identity would be lost.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn set_password(&self, name: &str, password: &str, actor: &str) -> Result<bool, StoreError>;
+    fn set_password(
+        &self,
+        name: &str,
+        password: &str,
+        actor: &str,
+    ) -> Result<PasswordSet, StoreError>;
 
     /// Adds the user of an identity at its first login, gives it the role of now at later ones, and ends its access if it
     /// has none.

@@ -73,6 +73,12 @@ pub enum StoreError {
     /// PostgreSQL refuses a statement, or is away.
     #[error("the store fails")]
     Server(#[source] postgres::Error),
+    /// PostgreSQL takes a connection, and then says nothing.
+    #[error("cannot connect to PostgreSQL: the server does not answer within {seconds} seconds")]
+    Silent {
+        /// The time limit.
+        seconds: u64,
+    },
     /// The connection to PostgreSQL cannot be encrypted as the URL asks for.
     #[error("cannot connect to PostgreSQL by TLS: {problem}")]
     Encryption {

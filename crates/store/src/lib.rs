@@ -24,8 +24,8 @@ mod tests;
 mod writer;
 
 pub use account::{
-    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, People, Session, Triage,
-    User, UserAdded,
+    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, PasswordSet, People,
+    Session, Triage, User, UserAdded,
 };
 pub use bundles::{
     Ambiguous, Assigned, Assignment, Bundle, BundleId, BundleReport, Bundles, Gate, Health,

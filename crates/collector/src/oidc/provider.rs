@@ -21,6 +21,10 @@ use crate::user_name::is_user_name;
 /// Path of the collector to which the provider leads back.
 pub(crate) const CALLBACK: &str = "/oidc/callback";
 
+/// Claim with an address, and the one that says whether its owner has been asked.
+const EMAIL: &str = "email";
+const VERIFIED: &str = "email_verified";
+
 /// Largest answer of the provider in bytes.
 const MAX_ANSWER: u64 = 256 << 10;
 
@@ -29,6 +33,10 @@ const MAX_CODE: usize = 4096;
 
 /// Time after which endpoints and keys are asked for again, so that a key that the provider gives up ends here.
 const FRESH: Duration = Duration::from_secs(3600);
+
+/// Time in which a provider that did not say what it serves is not asked again: each time would take a thread for as
+/// long as it is silent.
+const REFUSED: Duration = Duration::from_secs(5);
 
 /// Time between two reports of errors.
 const REPORTS: Duration = Duration::from_secs(60);
@@ -54,6 +62,8 @@ pub(crate) struct Provider {
     settings: OidcSettings,
     agent: Agent,
     endpoints: Cached<Endpoints>,
+    /// Why the provider did not say what it serves, when it was asked last.
+    refused: Cached<String>,
     keys: Cached<Keys>,
     /// Attempts that somebody has logged in by, with the second at which they end by themselves.
     used: Mutex<HashMap<[u8; 32], i64>>,
@@ -76,6 +86,7 @@ impl Provider {
             settings,
             agent,
             endpoints: Mutex::default(),
+            refused: Mutex::default(),
             keys: Mutex::default(),
             used: Mutex::default(),
             reported: Mutex::default(),
@@ -242,7 +253,7 @@ impl Provider {
     }
 
     fn endpoints(&self) -> Result<Arc<Endpoints>, OidcError> {
-        if let Some(known) = fresh(&self.endpoints) {
+        if let Some(known) = within(FRESH, &self.endpoints) {
             return Ok(known);
         }
         let issuer = &self.settings.issuer;
@@ -250,16 +261,23 @@ impl Provider {
             "{}/.well-known/openid-configuration",
             issuer.trim_end_matches('/')
         );
+        if let Some(problem) = within(REFUSED, &self.refused) {
+            let problem = problem.to_string();
+            return Err(OidcError::Provider { url, problem });
+        }
         let read = self
             .get(&url)
             .and_then(|document| endpoints(issuer, &document));
-        let read = read.map_err(|problem| OidcError::Provider { url, problem })?;
+        let read = read.map_err(|problem| {
+            keep(&self.refused, problem.clone());
+            OidcError::Provider { url, problem }
+        })?;
         Ok(keep(&self.endpoints, read))
     }
 
     /// Returns the keys of the provider; asks for them again if `is_newer` ones are wanted.
     fn keys(&self, endpoints: &Endpoints, is_newer: bool) -> Result<Arc<Keys>, OidcError> {
-        if let Some(known) = fresh(&self.keys).filter(|_| !is_newer) {
+        if let Some(known) = within(FRESH, &self.keys).filter(|_| !is_newer) {
             return Ok(known);
         }
         let url = &endpoints.keys;
@@ -282,13 +300,11 @@ impl Provider {
 
     /// Returns the user of claims that are believed.
     fn user(&self, claims: &Claims) -> Result<FederatedUser, OidcError> {
-        let claim = &self.settings.name_claim;
+        let claim = self.name_claim(claims)?;
         let name = claims.get(claim).and_then(Value::as_str);
-        // Whoever may write any address there could be taken for its owner.
-        let is_own = claim != "email" || claims.get("email_verified") != Some(&Value::Bool(false));
-        let name = name.filter(|name| is_own && is_user_name(name));
+        let name = name.filter(|name| is_user_name(name));
         let name = name.ok_or_else(|| OidcError::Name {
-            claim: claim.clone(),
+            claim: claim.to_owned(),
         })?;
         let subject = claims.get("sub").and_then(Value::as_str);
         let subject = subject.ok_or(OidcError::Token("it names nobody (sub)"))?;
@@ -301,8 +317,27 @@ impl Provider {
         })
     }
 
-    /// Returns the highest role that the claims give.
+    /// Returns the claim that names the user. Whoever may write any address as `email` could be taken for its owner, so
+    /// it has to be verified. Some providers (Entra ID) never say that: the subject, which no user chooses, is the name
+    /// then, and a user who has another one from before keeps it.
+    fn name_claim(&self, claims: &Claims) -> Result<&str, OidcError> {
+        let claim = self.settings.name_claim.as_str();
+        match claims.get(VERIFIED) {
+            _ if claim != EMAIL => Ok(claim),
+            Some(Value::Bool(true)) => Ok(claim),
+            None => Ok("sub"),
+            Some(_) => Err(OidcError::Token(
+                "it does not say that the e-mail address is verified (email_verified)",
+            )),
+        }
+    }
+
+    /// Returns the highest role that the claims give. An address that is not verified gives none.
     fn scope(&self, claims: &Claims) -> Option<Scope> {
+        let is_address = self.settings.role_claim == EMAIL;
+        if is_address && claims.get(VERIFIED) != Some(&Value::Bool(true)) {
+            return None;
+        }
         let rank = |scope: &Scope| match scope {
             Scope::Agents(_) => 0,
             Scope::Viewer => 1,
@@ -392,10 +427,10 @@ fn json(answer: Result<Response<Body>, ureq::Error>) -> Result<Value, String> {
     value.map_err(|error| format!("its answer is no JSON: {error}"))
 }
 
-fn fresh<T>(cached: &Cached<T>) -> Option<Arc<T>> {
+fn within<T>(time: Duration, cached: &Cached<T>) -> Option<Arc<T>> {
     let known = cached.lock().unwrap_or_else(PoisonError::into_inner);
     let (since, value) = known.as_ref()?;
-    (since.elapsed() < FRESH).then(|| Arc::clone(value))
+    (since.elapsed() < time).then(|| Arc::clone(value))
 }
 
 fn keep<T>(cached: &Cached<T>, value: T) -> Arc<T> {

@@ -8,7 +8,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
-use store::{AuditEntry, Invitation, NewUser, Scope, Store, StoreError, User, UserAdded};
+use store::{
+    AuditEntry, Invitation, NewUser, PasswordSet, Scope, Store, StoreError, User, UserAdded,
+};
 
 use super::session::Visitor;
 use super::view::{self, Answer, PageError, ago, plain};
@@ -39,7 +41,7 @@ pub enum AccountError {
     /// There are no random numbers.
     #[error("the kernel has no random numbers")]
     Random,
-    /// A user of this name exists, or none does.
+    /// A user of this name exists, none does, or it has no password.
     #[error("{0}")]
     Exists(&'static str),
     /// The store fails.
@@ -92,7 +94,7 @@ pub fn add_user(
 ///
 /// # Errors
 ///
-/// The password is refused, there is no such user, or the store fails.
+/// The password is refused, there is no such user, an identity provider vouches for it, or the store fails.
 pub fn set_password(
     store: &dyn Store,
     (name, text): (&str, &str),
@@ -101,8 +103,11 @@ pub fn set_password(
     check_password(text)?;
     let hash = password::hash(text).ok_or(AccountError::Random)?;
     match store.set_password(name, &hash, actor)? {
-        true => Ok(()),
-        false => Err(AccountError::Exists("there is no such user")),
+        PasswordSet::Changed => Ok(()),
+        PasswordSet::Unknown => Err(AccountError::Exists("there is no such user")),
+        PasswordSet::Federated => Err(AccountError::Exists(
+            "the user logs in by an identity provider; remove the user first",
+        )),
     }
 }
 

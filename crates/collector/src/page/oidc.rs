@@ -32,14 +32,17 @@ const TURN: Duration = Duration::from_secs(20);
 /// The provider, and turns to ask it.
 pub(crate) struct OidcDoor {
     provider: Arc<Provider>,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
+    /// Browsers reach the collector by TLS, be it that of a proxy in front.
+    is_secure: bool,
 }
 
 impl OidcDoor {
     pub(crate) fn new(settings: OidcSettings) -> Result<Self, OidcError> {
         Ok(Self {
+            is_secure: settings.public_url.starts_with("https:"),
             provider: Arc::new(Provider::new(settings)?),
-            turns: Semaphore::new(ASKING),
+            turns: Arc::new(Semaphore::new(ASKING)),
         })
     }
 
@@ -71,22 +74,25 @@ impl OidcDoor {
         answer(StatusCode::OK, view::door("Logged out", &body))
     }
 
-    /// Runs `ask`, which asks the provider, on a thread that may block.
+    /// Runs `ask`, which asks the provider, on a thread that may block. It goes on when a client goes, so the turn
+    /// belongs to it and not to the request: else a slow provider would get all threads, and the store none.
     async fn asked<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Provider) -> Result<T, OidcError> + Send + 'static,
     ) -> Result<T, PageError> {
         let crowded = "too many people log in at the same time; try again";
         let crowded = || PageError::new(StatusCode::SERVICE_UNAVAILABLE, crowded);
-        let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
+        let turn = Arc::clone(&self.turns).acquire_owned();
+        let turn = tokio::time::timeout(TURN, turn).await;
         let turn = turn.map_err(|_late| crowded())?;
-        let _turn = turn.map_err(|_closed| crowded())?;
+        let turn = turn.map_err(|_closed| crowded())?;
         let provider = self.provider();
         let asked = tokio::task::spawn_blocking(move || {
             let asked = ask(&provider);
             if let Err(error) = &asked {
                 provider.report(error);
             }
+            drop(turn);
             asked
         });
         let asked = asked.await.map_err(|_panic| {
@@ -125,9 +131,15 @@ fn lead_to(url: &str) -> Answer {
     Ok(response)
 }
 
+/// Returns true if the cookie of an attempt is for TLS alone. Behind a proxy that ends TLS it is, too: the provider leads
+/// back to the public URL, so the cookie is of no use elsewhere.
+fn is_secure(shared: &Shared) -> bool {
+    shared.is_secure || shared.oidc.as_ref().is_some_and(|door| door.is_secure)
+}
+
 /// Adds the header that sets the cookie of an attempt, or ends it.
 fn mark(mut response: Response, shared: &Shared, attempt: &str) -> Response {
-    let cookie = cookie_of(shared.is_secure, ATTEMPT, attempt);
+    let cookie = cookie_of(is_secure(shared), ATTEMPT, attempt);
     // Letters, digits and dots.
     if let Ok(value) = HeaderValue::from_str(&cookie) {
         response.headers_mut().append(header::SET_COOKIE, value);
@@ -163,7 +175,7 @@ pub(super) async fn come_back(
     Query(said): Query<Said>,
 ) -> Answer {
     door_of(&shared)?;
-    let cookie = value_of(&headers, shared.is_secure, ATTEMPT.0);
+    let cookie = value_of(&headers, is_secure(&shared), ATTEMPT.0);
     let attempt = cookie.and_then(Attempt::read);
     let Some(attempt) = attempt.filter(|attempt| attempt.is_answered_by(&said.state)) else {
         let message = "This login was not begun in this browser, or more than 10 minutes ago. Go to the overview to log in again.";
@@ -191,8 +203,8 @@ async fn finish(shared: &Arc<Shared>, attempt: &Attempt, said: Said, address: &s
     if door.provider.is_used(attempt) {
         return Err(forbidden(REPLAYED));
     }
-    // A name of its own for each address: nobody locks out who comes from elsewhere.
-    let name = format!("oidc {address}");
+    // Each attempt has a name of its own: the failures of one are not those of others behind the same address or proxy.
+    let name = format!("oidc {}", attempt.state());
     let throttle = &shared.door.throttle;
     if !throttle.admit(&name, address, Instant::now()) {
         let message = "Too many attempts. Wait a minute and try again.";
@@ -220,7 +232,8 @@ async fn finish(shared: &Arc<Shared>, attempt: &Attempt, said: Said, address: &s
     if !door.provider.use_up(attempt) {
         return Err(forbidden(REPLAYED));
     }
-    throttle.forgive(&name, address);
+    // The name does not come again, so there is nothing to remember about it.
+    throttle.take_back(&name, address);
     door::begin(shared, (name_of_user, identity), attempt.next()).await
 }
 
@@ -235,5 +248,60 @@ pub(super) async fn leave(State(shared): State<Arc<Shared>>) -> Answer {
             let message = "the identity provider says nothing about how a session with it ends";
             Err(PageError::new(StatusCode::NOT_FOUND, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Scope;
+
+    use super::*;
+
+    fn door() -> OidcDoor {
+        let settings = OidcSettings {
+            issuer: "https://id.example".to_owned(),
+            client_id: "tollgate".to_owned(),
+            client_secret: "secret".to_owned(),
+            public_url: "https://fleet.example".to_owned(),
+            scopes: vec!["openid".to_owned()],
+            name_claim: "preferred_username".to_owned(),
+            role_claim: "groups".to_owned(),
+            roles: vec![("ops".to_owned(), Scope::Operator)],
+            authorities: None,
+            report: |_| (),
+        };
+        OidcDoor::new(settings).expect("they are good")
+    }
+
+    #[test]
+    fn a_client_that_goes_frees_no_turn_while_the_provider_is_asked() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_time()
+            .build()
+            .expect("threads");
+        runtime.block_on(async {
+            let door = Arc::new(door());
+            let (began, has_begun) = std::sync::mpsc::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let request = tokio::spawn({
+                let door = Arc::clone(&door);
+                async move {
+                    let asked = door.asked(move |_provider| {
+                        began.send(()).expect("the test waits");
+                        ended.recv().expect("the test ends it");
+                        Ok(())
+                    });
+                    asked.await.is_ok()
+                }
+            });
+            has_begun.recv().expect("it begins");
+            request.abort();
+            assert!(request.await.expect_err("it has gone").is_cancelled());
+            assert_eq!(door.turns.available_permits(), ASKING - 1);
+            end.send(()).expect("it waits");
+            let all = u32::try_from(ASKING).expect("small");
+            drop(door.turns.acquire_many(all).await.expect("all turns"));
+        });
     }
 }

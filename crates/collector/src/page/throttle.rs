@@ -86,6 +86,16 @@ impl Throttle {
         true
     }
 
+    /// Takes back an attempt that has succeeded and does not come again.
+    pub(super) fn take_back(&self, name: &str, address: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, _) in self.slots(name, address) {
+            if let Some((count, _)) = state.failures.get_mut(&slot) {
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+
     /// Forgets the failures of someone who has logged in.
     pub(super) fn forgive(&self, name: &str, address: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,6 +130,19 @@ mod tests {
         assert!(!throttle.admit("ann", "a", now + FORGET));
         throttle.forgive("ann", "a");
         assert!(throttle.admit("ann", "a", now + FORGET));
+    }
+
+    #[test]
+    fn attempts_that_are_taken_back_leave_those_that_are_not() {
+        let throttle = Throttle::default();
+        let now = Instant::now();
+        for n in 0..200 {
+            let name = n.to_string();
+            assert!(throttle.admit(&name, "a", now), "{name}");
+            throttle.take_back(&name, "a");
+        }
+        let tried = (0..200).filter(|n| throttle.admit(&n.to_string(), "a", now));
+        assert_eq!(tried.count(), usize::try_from(OF_ADDRESS).expect("small"));
     }
 
     #[test]

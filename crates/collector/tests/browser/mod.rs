@@ -9,6 +9,9 @@ use ureq::Agent;
 use super::issuer::{CLIENT, Issuer, SECRET};
 use super::started::{self, Started};
 
+/// Cookie of an attempt: the public URL has TLS, be it that of a proxy.
+pub(crate) const ATTEMPT: &str = "__Host-tollgate-login";
+
 pub(crate) struct Fixture {
     pub(crate) issuer: Issuer,
     pub(crate) collector: Started,
@@ -109,7 +112,7 @@ impl Fixture {
         let (to, asked) = answer.location().split_once('?').expect("a query");
         assert_eq!(to, format!("{}/auth", self.issuer.issuer()));
         Attempt {
-            cookie: answer.cookie("tollgate-login").expect("a cookie"),
+            cookie: answer.cookie(ATTEMPT).expect("a cookie"),
             asked: serde_urlencoded::from_str(asked).expect("a query"),
         }
     }

@@ -9,16 +9,27 @@ use std::time::Duration;
 
 use postgres::config::{Host, SslMode};
 use postgres::types::ToSql;
-use postgres::{Client, Config, NoTls, Row, Statement};
+use postgres::{NoTls, Row, Statement};
+use tokio_postgres::Config;
 
+use super::client::Client;
 use super::tls::{Parameters, Tls, wrong};
 use crate::error::StoreError;
 
 /// Schema of the store in its database.
 pub(super) const SCHEMA: &str = "tollgate";
 
-/// Time limit for a connection.
+/// Time limit for a TCP connection, and for a connection that has been let in.
 const CONNECT: Duration = Duration::from_secs(10);
+const LET_IN: Duration = Duration::from_secs(20);
+
+/// Time after which a server that no longer confirms what it gets is given up. The kernel's is 15 minutes.
+const UNCONFIRMED: Duration = Duration::from_secs(30);
+
+/// When a connection without traffic is tried, how often, and how many times in vain. The kernel begins after 2 hours.
+const IDLE: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(10);
+const RETRIES: u32 = 3;
 
 /// Statements that a connection keeps prepared. Filters make a bounded number of different ones.
 const PREPARED: usize = 256;
@@ -38,6 +49,8 @@ pub(super) struct Target {
     is_elsewhere: bool,
     /// What messages say: never the password.
     name: String,
+    /// Time limit for a connection that has been let in.
+    patience: Duration,
 }
 
 impl fmt::Debug for Target {
@@ -73,6 +86,7 @@ impl Target {
             config.password(password);
         }
         config.connect_timeout(CONNECT).application_name("tollgate");
+        notice_a_vanished_server(&mut config, &url);
         let database = config.get_dbname().or(config.get_user());
         let name = format!("PostgreSQL, database {}", database.unwrap_or("(default)"));
         Ok(Self {
@@ -80,6 +94,7 @@ impl Target {
             tls,
             is_elsewhere,
             name,
+            patience: LET_IN,
         })
     }
 
@@ -96,12 +111,11 @@ impl Target {
     /// Connects, and says with `setup` how the session works.
     fn connect(&self, setup: &str) -> Result<Connection, StoreError> {
         let mut client = match self.config.get_ssl_mode() {
-            SslMode::Disable => self.config.connect(NoTls)?,
-            _ => self.config.connect(self.tls.connector()?)?,
+            SslMode::Disable => Client::connect(&self.config, NoTls, self.patience)?,
+            _ => Client::connect(&self.config, self.tls.connector()?, self.patience)?,
         };
-        client.batch_execute(&format!(
-            "SET search_path TO {SCHEMA}; SET jit = off; {setup}"
-        ))?;
+        let setup = format!("SET search_path TO {SCHEMA}; SET jit = off; {setup}");
+        client.batch_execute(&setup)?;
         Ok(Connection {
             client,
             prepared: HashMap::new(),
@@ -123,6 +137,28 @@ impl Target {
             "SET default_transaction_read_only = on; SET statement_timeout = '60s';
              SET plan_cache_mode = force_custom_plan",
         )
+    }
+}
+
+/// Lets the kernel notice a server that has gone without a word, as with its machine or a firewall between, unless the URL
+/// says when.
+fn notice_a_vanished_server(config: &mut Config, url: &str) {
+    let parameters = || url.rsplit_once('?').map(|(_, all)| all.split('&'));
+    let says = |name: &str| {
+        let found = |it: &str| it.split('=').next() == Some(name);
+        parameters().is_some_and(|mut all| all.any(found))
+    };
+    if !says("tcp_user_timeout") {
+        config.tcp_user_timeout(UNCONFIRMED);
+    }
+    if !says("keepalives_idle") {
+        config.keepalives_idle(IDLE);
+    }
+    if !says("keepalives_interval") {
+        config.keepalives_interval(INTERVAL);
+    }
+    if !says("keepalives_retries") {
+        config.keepalives_retries(RETRIES);
     }
 }
 
@@ -248,7 +284,67 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
     use super::*;
+
+    /// Returns the port of a server that takes connections, says `begin` to each question, and no more.
+    fn silent(begin: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it listens").port();
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let mut question = [0; 8];
+                stream.read_exact(&mut question).expect("a question");
+                stream.write_all(begin).expect("it listens");
+                kept.push(stream);
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn a_server_that_accepts_and_says_nothing_is_given_up() {
+        for (begin, query) in [
+            (&b""[..], "sslmode=disable"),
+            (b"", "sslmode=prefer"),
+            (b"", "sslmode=require"),
+            // It agrees to TLS.
+            (b"S", "sslmode=require"),
+        ] {
+            let url = format!("postgres://u@127.0.0.1:{}/db?{query}", silent(begin));
+            let mut target = Target::parse(&url).expect(query);
+            target.patience = Duration::from_millis(300);
+            let began = Instant::now();
+            let error = target.writer().err().expect(query);
+            assert!(matches!(error, StoreError::Silent { .. }), "{error}");
+            assert!(began.elapsed() < Duration::from_secs(5), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_vanishes_is_noticed_unless_the_url_says_when() {
+        let of = |query: &str| {
+            let url = format!("postgres://u:p?@192.0.2.1/db{query}");
+            let config = Target::parse(&url).expect(query).config;
+            (
+                config.get_tcp_user_timeout().map(Duration::as_secs),
+                config.get_keepalives_idle().as_secs(),
+                config.get_keepalives_interval().map(|it| it.as_secs()),
+                config.get_keepalives_retries(),
+            )
+        };
+        assert_eq!(of(""), (Some(30), 30, Some(10), Some(3)));
+        let query = "?keepalives_idle=7200&keepalives_retries=9&sslmode=require&tcp_user_timeout=0";
+        assert_eq!(of(query), (None, 7200, Some(10), Some(9)));
+        assert_eq!(
+            of("?tcp_user_timeout=5&keepalives_interval=1"),
+            (Some(5), 30, Some(1), Some(3))
+        );
+    }
 
     #[test]
     fn no_message_has_the_password_and_wrong_urls_are_refused() {

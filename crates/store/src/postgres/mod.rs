@@ -3,6 +3,7 @@
 mod append;
 mod bundles;
 mod captures;
+mod client;
 mod conditions;
 mod connection;
 mod federated;

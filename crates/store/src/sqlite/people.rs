@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::fleet::{record, scope_of_role};
 use super::{SqliteStore, federated, tail};
 use crate::account::{
-    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, People, Session, Triage,
-    User, UserAdded,
+    Comment, Federated, FederatedUser, Invitation, NewSession, NewUser, PasswordSet, People,
+    Session, Triage, User, UserAdded,
 };
 use crate::error::StoreError;
 use crate::limits::{self, COMMENTS};
@@ -32,7 +32,12 @@ impl People for SqliteStore {
         self.write(move |state| remove_user(state.connection(), &name, &actor, now_ns()))
     }
 
-    fn set_password(&self, name: &str, password: &str, actor: &str) -> Result<bool, StoreError> {
+    fn set_password(
+        &self,
+        name: &str,
+        password: &str,
+        actor: &str,
+    ) -> Result<PasswordSet, StoreError> {
         let (name, password) = (name.to_owned(), password.to_owned());
         let actor = actor.to_owned();
         self.write(move |state| {
@@ -165,15 +170,21 @@ fn set_password(
     (name, password): (&str, &str),
     actor: &str,
     now_ns: i64,
-) -> Result<bool, StoreError> {
-    end_access(connection, name)?;
+) -> Result<PasswordSet, StoreError> {
     let changed = connection
-        .prepare_cached("UPDATE users SET password = ?2 WHERE name = ?1")?
+        .prepare_cached(
+            "UPDATE users SET password = ?2 WHERE name = ?1 AND password NOT LIKE 'oidc:%'",
+        )?
         .execute([name, password])?;
-    if changed > 0 {
-        record(connection, now_ns, actor, ("set password", name))?;
+    if changed == 0 {
+        return Ok(match user(connection, name)? {
+            Some(_) => PasswordSet::Federated,
+            None => PasswordSet::Unknown,
+        });
     }
-    Ok(changed > 0)
+    end_access(connection, name)?;
+    record(connection, now_ns, actor, ("set password", name))?;
+    Ok(PasswordSet::Changed)
 }
 
 /// Ends a user's sessions and the invitations by it.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::account::{
-    Federated, FederatedUser, Invitation, NewSession, NewUser, Triage, UserAdded,
+    Federated, FederatedUser, Invitation, NewSession, NewUser, PasswordSet, Triage, UserAdded,
 };
 
 for_each_database! {
@@ -11,6 +11,7 @@ for_each_database! {
     an_invitation_ends_with_the_right_to_invite,
     the_latest_first_link_alone_works_and_ends_with_the_first_user,
     a_user_of_a_provider_has_the_role_of_its_last_login_and_no_password,
+    a_user_of_a_provider_gets_no_password_and_stays_logged_in,
     a_muted_group_is_hidden_until_its_time_and_keeps_its_comments,
     a_tail_goes_on_after_the_last_alert,
     a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies,
@@ -44,6 +45,11 @@ fn begin_with(
     store.begin_session(session).expect("writable")
 }
 
+fn set_password(store: &dyn Store, user: &str) -> PasswordSet {
+    let set = store.set_password(user, "$new", user);
+    set.expect("writable")
+}
+
 fn a_session_ends_with_its_time_its_user_and_its_password(fixture: &Fixture) {
     let store = &*fixture.store;
     let later = now_ns() + HOUR;
@@ -57,7 +63,7 @@ fn a_session_ends_with_its_time_its_user_and_its_password(fixture: &Fixture) {
     assert!(begin(store, "ann", 1, later) && begin(store, "ann", 2, now_ns() - 1));
     assert!(begin(store, "bob", 3, later) && !begin(store, "eve", 4, later));
     assert!(is_open(1) && !is_open(2) && is_open(3) && !is_open(4));
-    assert!(store.set_password("ann", "$new", "ann").expect("writable"));
+    assert_eq!(set_password(store, "ann"), PasswordSet::Changed);
     assert!(!is_open(1) && is_open(3));
     assert!(store.remove_user("bob", "ann").expect("writable"));
     assert!(!store.remove_user("bob", "ann").expect("writable"));
@@ -108,6 +114,33 @@ fn a_user_of_a_provider_has_the_role_of_its_last_login_and_no_password(fixture: 
     assert!(begin(store, "ann", 4, later) && is_open(4));
 }
 
+fn a_user_of_a_provider_gets_no_password_and_stays_logged_in(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let later = now_ns() + HOUR;
+    store.add_user(user("ann", Scope::Admin)).expect("writable");
+    let bob = FederatedUser {
+        identity: "oidc:1".to_owned(),
+        name: "bob".to_owned(),
+        scope: Some(Scope::Admin),
+    };
+    let admitted = Federated::Admitted("bob".to_owned());
+    assert_eq!(store.federate(bob.clone()).expect("writable"), admitted);
+    assert!(begin_with(store, ("bob", "oidc:1"), 1, later) && invite(store, "bob", 1, later));
+    let is_federated = |name: &str| {
+        let user = store.user(name).expect("readable");
+        user.expect("it exists").is_federated()
+    };
+    assert!(is_federated("bob") && !is_federated("ann"));
+    let audit = store.audit(100).expect("readable");
+    assert_eq!(set_password(store, "bob"), PasswordSet::Federated);
+    assert_eq!(set_password(store, "eve"), PasswordSet::Unknown);
+    assert_eq!(store.audit(100).expect("readable"), audit);
+    assert!(is_federated("bob"));
+    assert!(store.session(&[1; 32]).expect("readable").is_some());
+    assert!(store.invitation(&[1; 32]).expect("readable").is_some());
+    assert_eq!(store.federate(bob).expect("writable"), admitted);
+}
+
 fn an_invitation_is_used_once_and_decides_the_role(fixture: &Fixture) {
     let store = &*fixture.store;
     let accept = |hash: u8, name: &str| {
@@ -154,7 +187,7 @@ fn an_invitation_ends_with_the_right_to_invite(fixture: &Fixture) {
     assert!(store.remove_user("ann", "bob").expect("writable"));
     assert!(!is_open(1) && is_open(2));
     assert!(!invite(store, "ann", 5, later) && !is_open(5));
-    assert!(store.set_password("bob", "$new", "bob").expect("writable"));
+    assert_eq!(set_password(store, "bob"), PasswordSet::Changed);
     assert!(!is_open(2));
 }
 

@@ -213,7 +213,9 @@ pub(super) fn broken(error: &StoreError) -> Failure {
         }
         StoreError::Exists { .. } => failure.help("name a file that does not exist"),
         StoreError::Elsewhere { .. } => failure.help("use pg_dump and pg_restore"),
-        StoreError::Server(_) => failure.help("see whether the server runs, and lets this user in"),
+        StoreError::Server(_) | StoreError::Silent { .. } => {
+            failure.help("see whether the server runs, and lets this user in")
+        }
         StoreError::Encryption { .. } => failure.help(
             "sslrootcert=FILE in --store names the authority of the server's certificate, sslmode what is verified",
         ),

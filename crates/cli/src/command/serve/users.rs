@@ -116,6 +116,14 @@ fn role(user: &User) -> &'static str {
     }
 }
 
+/// Returns what the user logs in by.
+fn login(user: &User) -> &'static str {
+    match user.is_federated() {
+        true => "provider",
+        false => "password",
+    }
+}
+
 fn list(args: &ListUsers) -> Outcome {
     let store = open(&args.store.place, false)?;
     let users = open_users(&*store)?;
@@ -124,6 +132,7 @@ fn list(args: &ListUsers) -> Outcome {
             json!({
                 "name": user.name,
                 "role": role(user),
+                "login": login(user),
                 "created": time(user.created_ns),
                 "created_by": user.created_by,
                 "last_login": user.last_login_ns.map(time),
@@ -133,17 +142,18 @@ fn list(args: &ListUsers) -> Outcome {
         return terminal::print(&format!("{}\n", json!({"users": rows})));
     }
     let mut text = format!(
-        "{:<24} {:<10} {:<21} LAST LOGIN\n",
-        "NAME", "ROLE", "CREATED"
+        "{:<24} {:<10} {:<10} {:<21} LAST LOGIN\n",
+        "NAME", "ROLE", "LOGIN", "CREATED"
     );
     for user in &users {
-        let login = user.last_login_ns.map_or_else(|| "never".to_owned(), time);
+        let last = user.last_login_ns.map_or_else(|| "never".to_owned(), time);
         let created = time(user.created_ns);
         let _ = writeln!(
             text,
-            "{:<24} {:<10} {created:<21} {login}",
+            "{:<24} {:<10} {:<10} {created:<21} {last}",
             user.name,
-            role(user)
+            role(user),
+            login(user)
         );
     }
     terminal::print(&text)

@@ -89,11 +89,81 @@ fn a_user_is_its_subject_at_its_issuer_and_has_a_name() {
         let refused = user(json!({"sub": "1", "preferred_username": name}));
         assert!(matches!(refused, Err(OidcError::Name { .. })), "{name}");
     }
-    let by_email = provider(|settings| settings.name_claim = "email".to_owned());
-    for (verified, is_taken) in [(json!(true), true), (json!(false), false)] {
-        let said = json!({"sub": "1", "email": "ann@a.example", "email_verified": verified});
-        assert_eq!(by_email.user(&claims(said)).is_ok(), is_taken);
+}
+
+/// Values of `email_verified` that do not say that it is; `None` for a token without.
+fn unverified() -> [Option<Value>; 6] {
+    [
+        None,
+        Some(json!(false)),
+        Some(json!("false")),
+        Some(json!("true")),
+        Some(json!(1)),
+        Some(Value::Null),
+    ]
+}
+
+/// Returns the claims of an address.
+fn with_email(verified: Option<Value>) -> Claims {
+    let mut said = json!({"sub": "1", "preferred_username": "ann", "email": "boss@corp.example"});
+    if let Some(verified) = verified {
+        said["email_verified"] = verified;
     }
+    claims(said)
+}
+
+#[test]
+fn an_address_that_is_not_verified_names_nobody() {
+    let by_email = provider(|settings| settings.name_claim = "email".to_owned());
+    let name = |said: &Claims| by_email.user(said).map(|user| user.name);
+    let boss = name(&with_email(Some(json!(true))));
+    assert_eq!(boss.expect("a user"), "boss@corp.example");
+    for verified in unverified() {
+        let said = name(&with_email(verified.clone()));
+        match verified {
+            // Entra ID never says it.
+            None => assert_eq!(said.expect("a user"), "1"),
+            Some(_) => assert!(matches!(said, Err(OidcError::Token(_))), "{verified:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_verified_gives_no_role() {
+    let by_email = provider(|settings| {
+        settings.role_claim = "email".to_owned();
+        settings.roles = vec![("boss@corp.example".to_owned(), Scope::Admin)];
+    });
+    let boss = by_email.user(&with_email(Some(json!(true))));
+    assert_eq!(boss.expect("a user").scope, Some(Scope::Admin));
+    for verified in unverified() {
+        let said = by_email.user(&with_email(verified.clone()));
+        assert_eq!(said.expect("a user").scope, None, "{verified:?}");
+    }
+}
+
+#[test]
+fn a_provider_that_does_not_answer_is_left_alone_for_a_while() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("a socket");
+    let address = listener.local_addr().expect("it listens");
+    let provider = provider(|settings| settings.issuer = format!("http://{address}"));
+    // Whoever asks finds the connection ended.
+    let asked = std::thread::scope(|scope| {
+        let all = scope.spawn(|| {
+            let errors = [(); 5].map(|()| provider.endpoints().expect_err("no document"));
+            errors.map(|error| error.to_string())
+        });
+        let mut asked = 0;
+        while !all.is_finished() {
+            asked += usize::from(listener.accept().is_ok());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let errors = all.join().expect("no panic");
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+        asked
+    });
+    assert_eq!(asked, 1);
 }
 
 fn document() -> Value {
