@@ -197,10 +197,10 @@ impl Archive {
         let scratch = Scratch::new();
         let root = scratch.path().join("root");
         let files = fs::read_dir(release::packed()).expect("it was made");
-        let files = files.map(|entry| entry.expect("a file").path());
+        let mut files = files.map(|entry| entry.expect("a file").path());
         // The other archive has symbols.
         let is_archive = |path: &PathBuf| path.display().to_string().ends_with("-linux.tar.gz");
-        let archive = files.filter(is_archive).next().expect("it was packed");
+        let archive = files.find(is_archive).expect("it was packed");
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(archive).arg("--strip-components=1");
         run(tar.arg("-C").arg(scratch.path()));

@@ -184,7 +184,7 @@ impl Connection {
 
     /// Runs statements without values.
     pub(super) fn batch(&mut self, sql: &str) -> Result<(), StoreError> {
-        Ok(self.client.batch_execute(sql)?)
+        self.client.batch_execute(sql)
     }
 
     fn prepared(&mut self, sql: &str) -> Result<Statement, StoreError> {
@@ -201,7 +201,7 @@ impl Connection {
 
     pub(super) fn query(&mut self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
         let statement = self.prepared(sql)?;
-        Ok(self.client.query(&statement, values)?)
+        self.client.query(&statement, values)
     }
 
     /// Returns the first row.
@@ -225,7 +225,7 @@ impl Connection {
     /// Returns the number of rows that it changed.
     pub(super) fn execute(&mut self, sql: &str, values: Values<'_>) -> Result<u64, StoreError> {
         let statement = self.prepared(sql)?;
-        Ok(self.client.execute(&statement, values)?)
+        self.client.execute(&statement, values)
     }
 }
 
