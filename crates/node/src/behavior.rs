@@ -4,21 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use kinds::{
-    BehaviorItem, BehaviorReport, MAX_REASON, MAX_REASONS, MAX_TEXT, ModelingRun, ObjectKey,
-    Recording,
-};
-use policy::Model;
+use kinds::{BehaviorReport, ModelingRun, ObjectKey, Recording};
 use policy::model::WorkloadAction;
+
+use recorded::Recorded;
+
+#[path = "behavior_recorded.rs"]
+mod recorded;
 
 /// Maximum number of profiles whose containers a node observes at once.
 const MAX_PROFILES: usize = 64;
 /// Maximum number of containers that a node observes at once.
 const MAX_CONTAINERS: usize = 4096;
-/// Maximum number of single things that a node records of a profile.
-const MAX_ITEMS: usize = 4000;
-/// Maximum length in bytes of their names.
-const MAX_NAMES: usize = 128 << 10;
 /// Maximum length in bytes of what a report has of all profiles. An object of the API server has 1.5 MiB.
 const MAX_REPORT: usize = 512 << 10;
 /// How long a container that has ended is known: its last events are evaluated later.
@@ -95,116 +92,6 @@ struct Observed {
     /// It was created while an engine ran.
     from_start: bool,
     ended: Option<Instant>,
-}
-
-/// What the containers of a profile have done.
-#[derive(Debug)]
-struct Recorded {
-    run: ModelingRun,
-    since: u64,
-    until: u64,
-    containers: u64,
-    from_start: u64,
-    model: Model,
-    /// Upper bound of the length of all names of the model.
-    name_bytes: usize,
-    is_full: bool,
-    incomplete: BTreeSet<String>,
-    /// What an agent before has recorded.
-    earlier: Option<BehaviorReport>,
-}
-
-impl Recorded {
-    fn new(run: ModelingRun, now: u64) -> Self {
-        Self {
-            run,
-            since: now,
-            until: now,
-            containers: 0,
-            from_start: 0,
-            // Which capabilities are used is not observed, so all are listed.
-            model: Model {
-                had_capabilities: true,
-                ..Model::default()
-            },
-            name_bytes: 0,
-            is_full: false,
-            incomplete: BTreeSet::new(),
-            earlier: None,
-        }
-    }
-
-    /// Returns true if the run has ended: what happens later is none of it.
-    fn has_ended(&self) -> bool {
-        self.until >= self.run.end()
-    }
-
-    /// Returns true if something is new.
-    fn note(&mut self, action: &WorkloadAction) -> bool {
-        if action.path().len() > MAX_TEXT {
-            return self.lack(&format!("a name has more than {MAX_TEXT} bytes"));
-        }
-        if self.is_full {
-            return false;
-        }
-        let before = self.model.item_count();
-        self.model.note(action);
-        let count = self.model.item_count();
-        if count == before {
-            return false;
-        }
-        self.name_bytes += action.path().len();
-        if self.name_bytes > MAX_NAMES {
-            // Many files of one folder have become one name.
-            self.name_bytes = self.model.text_bytes();
-        }
-        self.is_full = count >= MAX_ITEMS || self.name_bytes > MAX_NAMES;
-        if self.is_full {
-            self.lack(&format!(
-                "a node records at most {MAX_ITEMS} single things and {MAX_NAMES} bytes of names"
-            ));
-        }
-        true
-    }
-
-    /// Notes why something is missing; true if that is new.
-    fn lack(&mut self, reason: &str) -> bool {
-        let mut reason = reason.to_owned();
-        while reason.len() > MAX_REASON {
-            reason.pop();
-        }
-        let has_room = self.incomplete.len() < MAX_REASONS;
-        has_room && self.incomplete.insert(reason)
-    }
-
-    fn report(&self, key: &ObjectKey) -> BehaviorReport {
-        let made = self.model.to_recorded(&key.name)["dynamicResult"].take();
-        let made: Recording =
-            serde_json::from_value(made).expect("a model has the form of a recording");
-        let mut items: BTreeSet<BehaviorItem> = made.items();
-        let mut incomplete = self.incomplete.clone();
-        let (mut containers, mut from_start) = (self.containers, self.from_start);
-        let mut since = self.since;
-        if let Some(earlier) = &self.earlier {
-            items.extend(earlier.recorded.items());
-            incomplete.extend(earlier.incomplete.iter().cloned());
-            // Those that still run are counted again.
-            containers = containers.max(earlier.containers);
-            from_start = from_start.max(earlier.from_start);
-            since = since.min(earlier.since);
-        }
-        BehaviorReport {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-            run: self.run.start,
-            since,
-            until: self.until.min(self.run.end()).max(since),
-            containers,
-            from_start,
-            incomplete: incomplete.into_iter().take(MAX_REASONS).collect(),
-            recorded: items.iter().collect(),
-        }
-    }
 }
 
 impl State {
@@ -299,6 +186,31 @@ impl Recorder {
     /// Takes that the engine does not see something.
     pub fn trouble(&self, cause: &str) {
         self.state().lack(cause);
+    }
+
+    /// Notes for some profiles that something is missing.
+    pub(crate) fn lack_of(&self, profiles: &BTreeSet<ObjectKey>, reason: &str) {
+        let mut state = self.state();
+        for key in profiles {
+            let recorded = state.profiles.get_mut(key);
+            let is_new = recorded.is_some_and(|one| !one.has_ended() && one.lack(reason));
+            state.changes += u64::from(is_new);
+        }
+    }
+
+    /// Takes that a container begins after the end of a run. If none ran here before, the node has nothing to say of the run,
+    /// and says so: the operator waits for each node that has containers.
+    pub(crate) fn add_after(&self, key: &ObjectKey, run: ModelingRun) {
+        let mut state = self.state();
+        if state.profiles.contains_key(key) {
+            return;
+        }
+        // As many as there were before.
+        if let Ok(recorded) = state.profile(key, run) {
+            recorded.since = run.end();
+            recorded.until = run.end();
+            state.changes += 1;
+        }
     }
 
     /// Adds a container that the runtime makes now, or one that runs already.

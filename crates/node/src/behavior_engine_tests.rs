@@ -73,6 +73,47 @@ fn a_container_that_starts_before_the_engine_is_observed_from_the_engines_start_
 }
 
 #[test]
+fn a_node_whose_first_container_begins_after_the_end_says_that_it_saw_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let over = ModelingRun {
+        start: now() - 120,
+        ..run(1)
+    };
+    let node = Node::new(folder.path(), over);
+    node.connect(&[]);
+    node.create("late");
+    let report = node.report();
+    assert_eq!((report.containers, report.until), (0, over.end()));
+    assert_eq!((report.run, report.incomplete), (over.start, Vec::new()));
+    // One that ran before the agent came may have run before the end.
+    let other = tempfile::tempdir().unwrap();
+    let node = Node::new(other.path(), over);
+    node.connect(&["c1"]);
+    Observer::new(&node.behavior).tick(&node.agent);
+    assert_eq!(report::status(&node.agent.state(), None, "b").behaviors, []);
+}
+
+#[test]
+fn an_engine_that_fails_for_new_containers_leaves_other_profiles_as_they_are() {
+    let recorder = Recorder::default();
+    let run = run(10);
+    let other = ObjectKey {
+        name: "other".to_owned(),
+        ..key()
+    };
+    recorder.add("c1", &key(), run, false).unwrap();
+    recorder.add("c2", &other, run, true).unwrap();
+    recorder.lack_of(&BTreeSet::from([other.clone()]), "no engine");
+    let incomplete = recorder
+        .reports()
+        .into_iter()
+        .map(|report| (report.key(), report.incomplete));
+    let incomplete: BTreeMap<_, _> = incomplete.collect();
+    assert_eq!(incomplete[&key()], Vec::<String>::new());
+    assert_eq!(incomplete[&other], ["no engine"]);
+}
+
+#[test]
 fn a_container_that_no_engine_has_seen_is_not_observed_from_its_start() {
     let folder = tempfile::tempdir().unwrap();
     let node = Node::new(folder.path(), run(10));

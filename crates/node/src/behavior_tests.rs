@@ -8,10 +8,12 @@ use std::sync::mpsc;
 use abi::Syscall;
 use apiserver::Change;
 use kinds::annotations::MODELING;
+use kinds::{MAX_REASON, MAX_TEXT};
 use nri::message::{Container, PodSandbox};
 use nri::{Answer, Event, Plugin};
 use serde_json::json;
 
+use super::recorded::MAX_ITEMS;
 use super::*;
 use crate::agent::Agent;
 use crate::index::tests::pod;

@@ -18,10 +18,13 @@ impl Entry {
 impl Agent {
     /// Has a container observed whose behaviour is modelled: it is not confined.
     pub(crate) fn observe_new(&self, entry: &Entry, container: &Container) {
-        let run = entry.modeling.filter(|run| run.is_active(now()));
+        let run = entry.modeling.filter(|run| !run.is_over);
         let (Some(run), Some(behavior)) = (run, &self.behavior) else {
             return;
         };
+        if !run.is_active(now()) {
+            return behavior.recorder.add_after(&entry.key, run);
+        }
         let added = behavior.recorder.add(&container.id, &entry.key, run, false);
         if let Err(reason) = added {
             let mut state = self.state();

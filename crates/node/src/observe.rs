@@ -1,6 +1,6 @@
 //! The thread that keeps the engine of behaviour modelling running while a profile wants it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ pub(crate) struct Observer<'b> {
     /// Ends of runs that were reported.
     ended: BTreeMap<ObjectKey, u64>,
     is_restored: bool,
-    /// Containers run that the engine has not asked for, so there has to be another one.
-    needs_engine: bool,
+    /// Profiles of containers that the engine has not asked for, so that there has to be another one.
+    unasked: BTreeSet<ObjectKey>,
 }
 
 impl<'b> Observer<'b> {
@@ -52,7 +52,7 @@ impl<'b> Observer<'b> {
             reported: None,
             ended: BTreeMap::new(),
             is_restored: false,
-            needs_engine: false,
+            unasked: BTreeSet::new(),
         }
     }
 
@@ -77,15 +77,22 @@ impl<'b> Observer<'b> {
         let is_wanted = runs.values().any(|run| run.is_active(now));
         let was_running = engine.is_running();
         // An engine asks for a container once: for those that ran before there has to be a new one.
-        self.needs_engine |= is_wanted && adopt_running(agent, self.behavior, now);
+        if is_wanted {
+            self.unasked
+                .extend(adopt_running(agent, self.behavior, now));
+        }
         match (is_wanted, was_running) {
-            (true, true) if self.needs_engine => self.start(agent),
+            (true, true) if !self.unasked.is_empty() => self.start(agent),
+            (true, true) => {}
             (true, false) => self.start(agent),
-            (false, true) => {
-                engine.stop();
-                agent.state().behavior_failure = None;
+            (false, _) => {
+                if was_running {
+                    engine.stop();
+                }
+                // Nothing is to be observed, so nothing fails.
+                let mut state = agent.state();
+                state.is_changed |= state.behavior_failure.take().is_some();
             }
-            _ => {}
         }
         let state = match engine.is_running() {
             true => EngineState::Running,
@@ -97,20 +104,17 @@ impl<'b> Observer<'b> {
     }
 
     fn start(&mut self, agent: &Agent) {
-        let recorder = &self.behavior.recorder;
-        let unseen =
-            |cause: &str| recorder.trouble(&format!("the engine could not be started: {cause}"));
         if self.retry.is_some_and(|retry| Instant::now() < retry) {
             // Containers have come since then that nobody observes.
             if let Some(cause) = &agent.state().behavior_failure {
-                unseen(cause);
+                self.lack(cause);
             }
             return;
         }
         let failure = self.behavior.engine.start().err();
         match &failure {
-            None => self.needs_engine = false,
-            Some(cause) => unseen(cause),
+            None => self.unasked.clear(),
+            Some(cause) => self.lack(cause),
         }
         self.retry = failure.is_some().then(|| Instant::now() + RETRY);
         let mut state = agent.state();
@@ -122,6 +126,17 @@ impl<'b> Observer<'b> {
             None => agent.say("observing the behaviour of containers".to_owned()),
             Some(failure) if is_news => agent.say(format!("cannot observe behaviour: {failure}")),
             Some(_) => {}
+        }
+    }
+
+    /// Notes that an engine could not be started, for the profiles of which containers are not observed.
+    fn lack(&self, cause: &str) {
+        let Behavior { engine, recorder } = self.behavior;
+        let reason = format!("the engine could not be started: {cause}");
+        match engine.is_running() {
+            // The one before goes on.
+            true => recorder.lack_of(&self.unasked, &reason),
+            false => recorder.trouble(&reason),
         }
     }
 
@@ -151,20 +166,20 @@ impl<'b> Observer<'b> {
     }
 }
 
-/// Adds the containers that run already and are not observed yet. Returns true if there are any.
-fn adopt_running(agent: &Agent, behavior: &Behavior, now: u64) -> bool {
+/// Adds the containers that run already and are not observed yet. Returns their profiles.
+fn adopt_running(agent: &Agent, behavior: &Behavior, now: u64) -> BTreeSet<ObjectKey> {
     let mut state = agent.state();
     let wanted = state.modeled();
     let recorder = &behavior.recorder;
     let unseen = wanted
         .into_iter()
         .filter(|(id, _, run)| run.is_active(now) && !recorder.watches(id));
-    let mut is_new = false;
+    let mut new = BTreeSet::new();
     for (id, key, run) in unseen {
         match recorder.add(&id, &key, run, true) {
-            Ok(()) => is_new = true,
+            Ok(()) => drop(new.insert(key)),
             Err(reason) => drop(state.unobserved.insert(id, reason)),
         }
     }
-    is_new
+    new
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Build, PACKAGE, PLUGIN_HOST, output};
+use super::{BESIDE, Build, PACKAGE, output};
 
 /// Something that is linked into the program.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,14 +39,16 @@ pub(super) fn components(root: &Path, build: &Build) -> Result<Vec<Component>> {
     let features = build.features.join(",");
     let options = ["--no-default-features", "--features", features.as_str()];
     let mut edges = edges(&tree(root, PACKAGE, build, &options)?)?;
-    // The program that loads plugins is packed beside it, and has none of its features.
-    for (user, used) in self::edges(&tree(root, PLUGIN_HOST, build, &[])?)? {
-        let known = edges.entry(user).or_default();
-        let new: Vec<_> = used
-            .into_iter()
-            .filter(|key| !known.contains(key))
-            .collect();
-        known.extend(new);
+    // The programs that are packed beside it have none of its features.
+    for package in BESIDE {
+        for (user, used) in self::edges(&tree(root, package, build, &[])?)? {
+            let known = edges.entry(user).or_default();
+            let new: Vec<_> = used
+                .into_iter()
+                .filter(|key| !known.contains(key))
+                .collect();
+            known.extend(new);
+        }
     }
     let mut metadata = cargo(root);
     metadata.args(["metadata", "--format-version", "1", "--filter-platform"]);

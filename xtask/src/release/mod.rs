@@ -16,8 +16,8 @@ use linked::Component;
 
 /// The package that the program is built from.
 const PACKAGE: &str = "cli";
-/// The package of the program that loads plugins, which every packing has beside it.
-const PLUGIN_HOST: &str = "plugin_host";
+/// The packages of the programs that are packed beside it: the one that loads plugins, and in the image the operator.
+const BESIDE: [&str; 2] = ["plugin_host", "operator"];
 
 /// What `tollgate version --json` says about a program.
 struct Build {

@@ -300,19 +300,22 @@ impl Provider {
 
     /// Returns the user of claims that are believed.
     fn user(&self, claims: &Claims) -> Result<FederatedUser, OidcError> {
-        let claim = self.name_claim(claims)?;
-        let name = claims.get(claim).and_then(Value::as_str);
-        let name = name.filter(|name| is_user_name(name));
-        let name = name.ok_or_else(|| OidcError::Name {
-            claim: claim.to_owned(),
-        })?;
         let subject = claims.get("sub").and_then(Value::as_str);
         let subject = subject.ok_or(OidcError::Token("it names nobody (sub)"))?;
+        let claim = self.name_claim(claims)?;
+        let name = claims.get(claim).and_then(Value::as_str);
+        let name = name.filter(|name| is_user_name(name)).map(str::to_owned);
+        // A subject that stands in for another claim may be any text.
+        let in_place =
+            || (claim != self.settings.name_claim).then(|| format!("oidc-{}", hashed(subject)));
+        let name = name.or_else(in_place).ok_or_else(|| OidcError::Name {
+            claim: claim.to_owned(),
+        })?;
         let issuer = &self.settings.issuer;
         Ok(FederatedUser {
             // An issuer has no line break.
             identity: format!("oidc:{}", hashed(&format!("{issuer}\n{subject}"))),
-            name: name.to_owned(),
+            name,
             scope: self.scope(claims),
         })
     }

@@ -126,6 +126,11 @@ fn an_address_that_is_not_verified_names_nobody() {
             Some(_) => assert!(matches!(said, Err(OidcError::Token(_))), "{verified:?}"),
         }
     }
+    // A subject is any text, and no name; it lets in whoever has a name from before.
+    let mut odd = with_email(None);
+    odd.insert("sub".to_owned(), json!("Zm9v+/=="));
+    let said = name(&odd).expect("a user");
+    assert!(said.starts_with("oidc-") && is_user_name(&said), "{said}");
 }
 
 #[test]
