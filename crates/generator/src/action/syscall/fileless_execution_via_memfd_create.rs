@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use workload::Error;
@@ -32,5 +33,8 @@ fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     )
     .write_all(&image)
     .map_err(Error::call("write a file in memory"))?;
-    scene.run(Command::new(format!("/proc/self/fd/{number}")))
+    // busybox, which `true` may be, looks at its name.
+    let mut command = Command::new(format!("/proc/self/fd/{number}"));
+    command.arg0("true");
+    scene.run(command)
 }
