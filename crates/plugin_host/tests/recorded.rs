@@ -132,7 +132,7 @@ fn a_process_that_sends_more_than_it_can_have_is_given_up() {
         assert_eq!(counts.lost, 3, "{again:?}: {counts:?}");
         // The three together, and then each alone.
         assert_eq!(counts.totals.garbage, 4, "{again:?}: {counts:?}");
-        let cause = counts.cause.unwrap_or_default();
+        let cause = counts.cause.expect("a loss has a cause");
         assert!(cause.contains(expected), "{again:?}: {cause}");
     }
 }
