@@ -219,6 +219,29 @@ fn all_threads_and_children_of_a_running_process_are_watched_and_let_go() {
     assert!(running.0.try_wait().expect("it is ours").is_none());
 }
 
+/// A child may be born after its parent was seized and before its birth is reported: it is traced by then.
+#[test]
+fn children_born_while_a_process_is_attached_to_are_watched() {
+    need_root!();
+    let crowd = Fixture::compile("crowd");
+    let births =
+        "echo; for i in 1 2 3 4; do setpriv --pdeathsig KILL \"$0\" births 100000000 & done; wait";
+    for round in 0..8 {
+        let scratch = Scratch::new();
+        let mut command = Command::new("sh");
+        let running = Running::start(command.args(["-c", births]).arg(crowd.program()));
+        let finished = watch(&scratch, running.pid(), &["-M", "1"]).finish(b"");
+        assert_eq!(finished.code(), 0, "{round}: {}", finished.stderr);
+        let alerts = finished.stdout.lines().filter_map(Alert::parse);
+        let unwatched: Vec<_> = alerts.filter(|alert| alert.rule == UNWATCHED).collect();
+        assert!(
+            unwatched.is_empty(),
+            "{round}: {unwatched:?} {}",
+            finished.stderr
+        );
+    }
+}
+
 /// Runs `tollgate watch` for a second with rules about the file `mark`.
 fn watch_a_second(scratch: &Scratch, options: &[&str]) -> Finished {
     let rules = scratch.file("rules.yaml", 0o644, MARK);

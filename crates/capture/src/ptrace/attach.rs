@@ -49,6 +49,14 @@ pub enum TraceObstacle {
     Other,
 }
 
+impl TraceObstacle {
+    /// Returns whether the tracer is a thread of this process: what that one traces is watched.
+    fn is_traced_by_us(&self) -> bool {
+        let own = std::process::id().cast_signed();
+        matches!(self, Self::TracedBy { pid, .. } if *pid == own)
+    }
+}
+
 impl fmt::Display for TraceObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -169,6 +177,9 @@ impl<J: Evaluator> Engine<J> {
     }
 
     /// Attaches to all threads. The process counts as traceable if one thread is.
+    ///
+    /// A thread that this process traces already is one whose birth the kernel has not reported yet, or is
+    /// traced with the workload's filter by another thread.
     fn attach_process(&mut self, pid: Pid) -> Result<(), AttachError> {
         let shared = Arc::clone(&self.worker.shared);
         if self.tracees.contains_key(&Tid(pid.0)) {
@@ -188,6 +199,7 @@ impl<J: Evaluator> Engine<J> {
                         is_complete = false;
                         outcome = Ok(());
                     }
+                    Err(error) if error.hindrance.is_traced_by_us() => outcome = Ok(()),
                     // The thread may have been born to a traced thread.
                     Err(error) if outcome.is_err() => outcome = Err(error),
                     Err(_) => {}
