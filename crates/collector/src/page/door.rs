@@ -12,11 +12,11 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serve::ClientAddress;
 use store::{NewSession, NewUser, Scope, UserAdded};
-use tokio::sync::Semaphore;
 
 use super::account::{check_name, check_password};
 use super::session::{SECONDS, Visitor, cookie};
 use super::throttle::Throttle;
+use super::turns::Turns;
 use super::view::{self, Answer, PageError, plain};
 use super::{form, html as answer, password, see_other};
 use crate::secret::{self, NewSecret};
@@ -28,7 +28,7 @@ const HASHING: usize = 2;
 /// What guards the login.
 pub(crate) struct Door {
     pub(super) throttle: Throttle,
-    hashing: Arc<Semaphore>,
+    hashing: Turns,
     /// A hash of no password, so that an unknown name takes as long as a known one.
     nobody: String,
 }
@@ -37,32 +37,12 @@ impl Door {
     pub(crate) fn new() -> Self {
         Self {
             throttle: Throttle::default(),
-            hashing: Arc::new(Semaphore::new(HASHING)),
+            hashing: Turns::new(HASHING),
             // Without random numbers there are no sessions either.
             nobody: NewSecret::of_token()
                 .and_then(|secret| password::hash(&secret.text))
                 .unwrap_or_default(),
         }
-    }
-
-    /// Runs `work`, which hashes a password, on a thread that may block, within the limit on memory. The work goes on
-    /// when a client goes, so the turn belongs to it and not to the request.
-    async fn hashed<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, PageError> {
-        let defect = || {
-            let message = "the collector has a defect";
-            PageError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        };
-        let turn = Arc::clone(&self.hashing).acquire_owned().await;
-        let turn = turn.map_err(|_closed| defect())?;
-        let worked = tokio::task::spawn_blocking(move || {
-            let worked = work();
-            drop(turn);
-            worked
-        });
-        worked.await.map_err(|_panic| defect())
     }
 }
 
@@ -162,7 +142,7 @@ async fn verified(
     let user = shared.blocking(move |store| store.user(&name)).await?;
     let exists = user.is_some();
     let hash = user.map_or_else(|| shared.door.nobody.clone(), |user| user.password);
-    let compared = shared.door.hashed(move || {
+    let compared = shared.door.hashing.run(move || {
         let is_short = password.len() <= *password::LENGTH.end();
         let is_right = is_short && password::is(&password, &hash) && exists;
         is_right.then_some(hash)
@@ -299,7 +279,10 @@ pub(super) async fn set_up(
     if let Err(problem) = checked {
         return Ok(refuse(&problem.to_string()));
     }
-    let hashed = shared.door.hashed(move || password::hash(&form.password));
+    let hashed = shared
+        .door
+        .hashing
+        .run(move || password::hash(&form.password));
     let password = hashed.await?.ok_or_else(no_random_numbers)?;
     let account = (form.name.clone(), password.clone());
     let user = NewUser {
@@ -326,36 +309,6 @@ pub(super) fn link(path: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_client_that_goes_frees_no_turn_of_a_password_that_is_being_hashed() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .build()
-            .expect("threads");
-        runtime.block_on(async {
-            let door = Arc::new(Door::new());
-            let (began, has_begun) = std::sync::mpsc::channel();
-            let (end, ended) = std::sync::mpsc::channel::<()>();
-            let request = tokio::spawn({
-                let door = Arc::clone(&door);
-                async move {
-                    let work = door.hashed(move || {
-                        began.send(()).expect("the test waits");
-                        ended.recv().expect("the test ends it");
-                    });
-                    work.await.is_ok()
-                }
-            });
-            has_begun.recv().expect("it begins");
-            request.abort();
-            assert!(request.await.expect_err("it has gone").is_cancelled());
-            assert_eq!(door.hashing.available_permits(), HASHING - 1);
-            end.send(()).expect("it waits");
-            let all = u32::try_from(HASHING).expect("small");
-            drop(door.hashing.acquire_many(all).await.expect("all turns"));
-        });
-    }
 
     #[test]
     fn a_login_leads_to_this_server_alone() {

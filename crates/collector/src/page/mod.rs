@@ -20,6 +20,7 @@ mod rollouts;
 mod session;
 mod throttle;
 mod tree;
+mod turns;
 mod view;
 
 use std::sync::Arc;

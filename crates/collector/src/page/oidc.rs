@@ -1,7 +1,7 @@
 //! Logging in by an identity provider.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -11,10 +11,10 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serve::ClientAddress;
 use store::Federated;
-use tokio::sync::Semaphore;
 
 use super::door::{self, Next, local, no_random_numbers};
 use super::session::{cookie_of, value_of};
+use super::turns::Turns;
 use super::view::{self, Answer, PageError};
 use super::{html as answer, see_other};
 use crate::oidc::{Attempt, OidcError, OidcSettings, Provider, SECONDS};
@@ -26,13 +26,10 @@ const ATTEMPT: (&str, u32) = ("tollgate-login", SECONDS);
 /// Requests that ask the provider at the same time: each has a thread.
 const ASKING: usize = 2;
 
-/// Time limit for a turn to ask.
-const TURN: Duration = Duration::from_secs(20);
-
 /// The provider, and turns to ask it.
 pub(crate) struct OidcDoor {
     provider: Arc<Provider>,
-    turns: Arc<Semaphore>,
+    turns: Turns,
     /// Browsers reach the collector by TLS, be it that of a proxy in front.
     is_secure: bool,
 }
@@ -42,7 +39,7 @@ impl OidcDoor {
         Ok(Self {
             is_secure: settings.public_url.starts_with("https:"),
             provider: Arc::new(Provider::new(settings)?),
-            turns: Arc::new(Semaphore::new(ASKING)),
+            turns: Turns::new(ASKING),
         })
     }
 
@@ -74,32 +71,21 @@ impl OidcDoor {
         answer(StatusCode::OK, view::door("Logged out", &body))
     }
 
-    /// Runs `ask`, which asks the provider, on a thread that may block. It goes on when a client goes, so the turn
-    /// belongs to it and not to the request: else a slow provider would get all threads, and the store none.
+    /// Runs `ask`, which asks the provider, when it is its turn: else a slow provider would get all threads, and the
+    /// store none.
     async fn asked<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Provider) -> Result<T, OidcError> + Send + 'static,
     ) -> Result<T, PageError> {
-        let crowded = "too many people log in at the same time; try again";
-        let crowded = || PageError::new(StatusCode::SERVICE_UNAVAILABLE, crowded);
-        let turn = Arc::clone(&self.turns).acquire_owned();
-        let turn = tokio::time::timeout(TURN, turn).await;
-        let turn = turn.map_err(|_late| crowded())?;
-        let turn = turn.map_err(|_closed| crowded())?;
         let provider = self.provider();
-        let asked = tokio::task::spawn_blocking(move || {
+        let asked = self.turns.run(move || {
             let asked = ask(&provider);
             if let Err(error) = &asked {
                 provider.report(error);
             }
-            drop(turn);
             asked
         });
-        let asked = asked.await.map_err(|_panic| {
-            let message = "the collector has a defect";
-            PageError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        })?;
-        asked.map_err(|error| match error {
+        asked.await?.map_err(|error| match error {
             // Where the provider serves what is not for strangers.
             OidcError::Provider { .. } | OidcError::Client(_) | OidcError::Setting { .. } => {
                 let message =
@@ -248,60 +234,5 @@ pub(super) async fn leave(State(shared): State<Arc<Shared>>) -> Answer {
             let message = "the identity provider says nothing about how a session with it ends";
             Err(PageError::new(StatusCode::NOT_FOUND, message))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use store::Scope;
-
-    use super::*;
-
-    fn door() -> OidcDoor {
-        let settings = OidcSettings {
-            issuer: "https://id.example".to_owned(),
-            client_id: "tollgate".to_owned(),
-            client_secret: "secret".to_owned(),
-            public_url: "https://fleet.example".to_owned(),
-            scopes: vec!["openid".to_owned()],
-            name_claim: "preferred_username".to_owned(),
-            role_claim: "groups".to_owned(),
-            roles: vec![("ops".to_owned(), Scope::Operator)],
-            authorities: None,
-            report: |_| (),
-        };
-        OidcDoor::new(settings).expect("they are good")
-    }
-
-    #[test]
-    fn a_client_that_goes_frees_no_turn_while_the_provider_is_asked() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_time()
-            .build()
-            .expect("threads");
-        runtime.block_on(async {
-            let door = Arc::new(door());
-            let (began, has_begun) = std::sync::mpsc::channel();
-            let (end, ended) = std::sync::mpsc::channel::<()>();
-            let request = tokio::spawn({
-                let door = Arc::clone(&door);
-                async move {
-                    let asked = door.asked(move |_provider| {
-                        began.send(()).expect("the test waits");
-                        ended.recv().expect("the test ends it");
-                        Ok(())
-                    });
-                    asked.await.is_ok()
-                }
-            });
-            has_begun.recv().expect("it begins");
-            request.abort();
-            assert!(request.await.expect_err("it has gone").is_cancelled());
-            assert_eq!(door.turns.available_permits(), ASKING - 1);
-            end.send(()).expect("it waits");
-            let all = u32::try_from(ASKING).expect("small");
-            drop(door.turns.acquire_many(all).await.expect("all turns"));
-        });
     }
 }
