@@ -358,7 +358,7 @@ mod tests {
         let start = Instant::now();
         let alerts = deliveries(2, Format::default());
         let error = channel.deliver(&alerts).unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(3));
+        assert!(start.elapsed() < Duration::from_secs(30));
         assert_eq!(error.delivered, 0);
         assert_eq!(error.source.kind(), ErrorKind::TimedOut);
         assert_eq!(channel.peer().timeouts(), 2);

@@ -258,8 +258,8 @@ fn a_server_that_comes_back_gets_what_it_has_missed_once_and_soon() {
     let alerts = deliveries(3, json());
     let start = Instant::now();
     channel.deliver(&alerts).unwrap();
-    // Pauses of 50, 100 and 200 ms, or one more on a busy machine.
-    assert!(start.elapsed() < Duration::from_secs(2));
+    // Pauses of 50, 100 and 200 ms, or a few more on a busy machine; a limit would be 10 s.
+    assert!(start.elapsed() < Duration::from_secs(8));
     let trouble = watcher.join().unwrap().expect("it waits");
     assert!(trouble.contains("refused"), "{trouble}");
     assert_eq!(channel.peer().trouble(), None);
@@ -277,16 +277,16 @@ fn a_server_that_stays_away_is_waited_for_once_and_what_it_misses_is_lost() {
     let mut channel = open(options(format!("http://{}/", dead_port())));
     channel.outage = Outage::of_at_most(Duration::from_secs(1));
     let start = Instant::now();
-    let error = channel.deliver(&deliveries(3, json())).unwrap_err();
+    let error = channel.deliver(&deliveries(30, json())).unwrap_err();
     let waited = start.elapsed();
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(
         (error.delivered, error.receiver),
         (0, ReceiverState::Failing)
     );
-    // Once, not for each of the three.
+    // Once, not for each of the 30.
     assert!(waited >= Duration::from_secs(1), "{waited:?}");
-    assert!(waited < Duration::from_secs(2), "{waited:?}");
+    assert!(waited < Duration::from_secs(15), "{waited:?}");
     let start = Instant::now();
     channel.deliver(&deliveries(100, json())).unwrap_err();
     assert!(start.elapsed() < waited, "100 alerts did not wait");

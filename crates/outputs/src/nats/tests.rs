@@ -307,7 +307,10 @@ fn a_server_that_refuses_the_login_gets_no_second_try() {
         said,
         "the server refuses this client: Authorization Violation"
     );
-    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "it waits 10 s for a server that is away"
+    );
 }
 
 #[test]
@@ -317,14 +320,14 @@ fn alerts_are_lost_in_time_while_nobody_listens() {
         listener.local_addr().unwrap()
     };
     let mut channel = opened(options(&format!("nats://{address}")));
-    channel.outage = Outage::of_at_most(Duration::from_millis(200));
+    channel.outage = Outage::of_at_most(Duration::from_secs(1));
     let alerts = deliveries(1, Format::default());
     let error = channel.deliver(&alerts).unwrap_err();
     assert_eq!((error.delivered, error.rejected), (0, 0));
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
     let began = Instant::now();
     channel.deliver(&alerts).unwrap_err();
-    assert!(began.elapsed() < Duration::from_millis(100), "tried once");
+    assert!(began.elapsed() < Duration::from_secs(1), "tried once");
 }
 
 #[test]
