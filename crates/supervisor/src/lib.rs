@@ -32,6 +32,7 @@ pub mod attached;
 mod below;
 mod command;
 mod control_signal;
+mod crash;
 mod detach;
 mod front;
 pub mod handover_state;

@@ -140,7 +140,7 @@ impl ReceiverStatus {
 
     /// Returns words for a receiver. There are as many as there can be receivers; should they ever run out
     /// the last ones are shared, which blurs the status.
-    pub(crate) fn seat(self: &Arc<Self>) -> SlotStatus {
+    pub fn seat(self: &Arc<Self>) -> SlotStatus {
         let free = self
             .free
             .lock()
@@ -299,7 +299,7 @@ impl ReceiverStatus {
 
 /// Words of one receiver.
 #[derive(Debug)]
-pub(crate) struct SlotStatus {
+pub struct SlotStatus {
     pulse: Arc<ReceiverStatus>,
     number: usize,
     /// True if no other receiver shares the words.
@@ -326,7 +326,7 @@ impl SlotStatus {
     }
 
     /// Notes that the receiver begins with a call, which it has received or taken over from another.
-    pub(crate) fn received(&self, notification: &Notification) {
+    pub fn received(&self, notification: &Notification) {
         let slot = self.pulse.slot(self.number);
         // The receiver has finished any call that this slot held before.
         if slot.id() != notification.id {

@@ -10,6 +10,7 @@ use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
+use super::super::crash;
 use super::super::inherited::{EventFdNotifier, InheritedDescriptors, has_calls, has_hung_up};
 use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, Unwatched};
 use super::{OnAgentDeath, Policy};
@@ -63,13 +64,20 @@ impl<'a> UnwatchedInterval<'a> {
         (cause, detail): (Cause, u64),
     ) -> Self {
         let gap = Self::begin_silently(inherited, listener, policy, cause);
-        // A keeper killed during an unwatched interval left it open.
-        if gap.shared_state.gap.begun.get() == gap.shared_state.gap.ended.get() {
-            gap.shared_state.gap.begun.add(1);
-            gap.shared_state.gap.began_ns.set(gap.began_ns);
-        }
-        gap.shared_state.gap.set_cause(cause, detail);
+        gap.record(detail);
         gap
+    }
+
+    /// Records the beginning of the interval.
+    pub(super) fn record(&self, detail: u64) {
+        let fields = &self.shared_state.gap;
+        // A keeper killed during an unwatched interval left it open.
+        if fields.begun.get() == fields.ended.get() {
+            fields.began_ns.set(self.began_ns);
+            fields.lasted_before_ns.set(fields.lasted_ns.get());
+            fields.begun.add(1);
+        }
+        fields.set_cause(self.cause, detail);
     }
 
     /// Begins without recording an interval, to check whether there are calls.
@@ -79,9 +87,20 @@ impl<'a> UnwatchedInterval<'a> {
         policy: Policy,
         cause: Cause,
     ) -> Self {
+        let parts = (&inherited.shared_state, inherited.confiner());
+        Self::of(parts, listener, policy, cause)
+    }
+
+    /// Begins without recording an interval, with the parts of the inherited resources that it needs.
+    pub(super) fn of(
+        (shared_state, confiner): (&'a SharedState, Option<&'a ActivePolicy>),
+        listener: &'a Listener,
+        policy: Policy,
+        cause: Cause,
+    ) -> Self {
         Self {
-            shared_state: &inherited.shared_state,
-            confiner: inherited.confiner(),
+            shared_state,
+            confiner,
             listener,
             policy,
             cause,
@@ -92,11 +111,11 @@ impl<'a> UnwatchedInterval<'a> {
 
     /// Ends the interval. The agent reports the calls that passed.
     pub(super) fn end(&self) {
-        let began_ns = self.shared_state.gap.began_ns.get().min(self.began_ns);
+        let fields = &self.shared_state.gap;
+        let began_ns = fields.began_ns.get().min(self.began_ns);
         let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
-        self.shared_state.gap.lasted_ns.add(lasted);
-        let begun = self.shared_state.gap.begun.get();
-        self.shared_state.gap.ended.set(begun);
+        fields.lasted_ns.set(fields.lasted_before_ns.get() + lasted);
+        fields.ended.set(fields.begun.get());
     }
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
@@ -153,8 +172,12 @@ impl<'a> UnwatchedInterval<'a> {
         let now = range.left.min(SWEEP);
         let mut found = 0;
         for back in 0..now {
+            let id = range.next.wrapping_sub(back);
+            if !self.may_wait(id) {
+                continue;
+            }
             let waiting = Waiting {
-                id: range.next.wrapping_sub(back),
+                id,
                 index: UNNAMED,
                 dead: None,
                 is_begun: false,
@@ -201,7 +224,7 @@ impl<'a> UnwatchedInterval<'a> {
     }
 
     /// Receives and answers a call. If another receiver is faster, this waits for the next call.
-    fn receive(&self) {
+    pub(super) fn receive(&self) {
         let mut call = Notification::default();
         let received = self
             .listener
@@ -215,9 +238,17 @@ impl<'a> UnwatchedInterval<'a> {
     /// received.
     pub(super) fn take_over_keepers(&self) {
         self.conclude_answering();
-        if let Some(call) = self.shared_state.keepers_call().call() {
+        if let Some(call) = self.shared_state.keepers_call().call()
+            && self.may_wait(call.id)
+        {
             self.pass(&call);
         }
+    }
+
+    /// Returns false if no caller waits for an answer to this call. Should a keeper be killed while it answers such a
+    /// call, the next one would count it.
+    fn may_wait(&self, id: u64) -> bool {
+        self.listener.is_valid(id) != Ok(false)
     }
 
     fn pass(&self, call: &Notification) {
@@ -269,52 +300,71 @@ impl<'a> UnwatchedInterval<'a> {
     /// killed meanwhile.
     fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
         let passed = Unwatched::Passed(self.cause);
-        let total = refusal.map_or(passed, |_| Unwatched::Denied);
-        self.note_answering(&waiting, total);
+        let result = refusal.map_or(passed, |_| Unwatched::Denied);
+        // A call that has gone may have been allowed by whoever had begun with it.
+        let gone = if waiting.is_begun { passed } else { result };
+        self.note_answering(&waiting, gone);
+        crash::point();
         let answer = match refusal {
             Some(errno) => self.listener.respond_errno(waiting.id, errno),
             None => self.listener.respond_continue(waiting.id),
         };
         let is_delivered = answer == Ok(Delivery::Delivered);
+        let answering = &self.shared_state.answering;
         if is_delivered {
-            self.count(waiting.index, total);
-        } else if waiting.is_begun {
-            self.count(waiting.index, passed);
+            answering.result.set(result.to_number());
         }
+        if is_delivered || waiting.is_begun {
+            self.count_answered();
+        }
+        crash::point();
         if let Some(dead) = waiting.dead {
             dead.settle(waiting.id);
         }
-        self.shared_state.answering.id.set(0);
+        answering.id.set(0);
         is_delivered
     }
 
-    fn note_answering(&self, waiting: &Waiting<'_>, total: Unwatched) {
-        let answering = &self.shared_state.answering;
-        let before = self.shared_state.gap.total(total).get();
+    fn note_answering(&self, waiting: &Waiting<'_>, gone: Unwatched) {
+        let (answering, gap) = (&self.shared_state.answering, &self.shared_state.gap);
         let call = u64::try_from(waiting.index).unwrap_or(0);
         answering.call.set(call);
-        answering.total.set(total.to_number());
-        answering.before.set(before);
+        answering.calls_before.set(gap.calls[waiting.index].get());
+        answering.result.set(gone.to_number());
+        let passed = gap.total(Unwatched::Passed(self.cause));
+        answering.passed_before.set(passed.get());
+        answering.denied_before.set(gap.denied.get());
         // Set last: from now on the other fields are valid.
         answering.id.set(waiting.id);
     }
 
-    /// Counts the call that a killed keeper has answered and not counted.
+    /// Counts the call of [`Self::note_answering`]. Doing so again changes nothing.
+    fn count_answered(&self) {
+        let (answering, gap) = (&self.shared_state.answering, &self.shared_state.gap);
+        let call = usize::try_from(answering.call.get());
+        let call = call.ok().filter(|call| *call <= UNNAMED);
+        let (Some(call), Some(result)) = (call, Unwatched::from_number(answering.result.get()))
+        else {
+            return;
+        };
+        let before = match result {
+            Unwatched::Passed(_) => &answering.passed_before,
+            Unwatched::Denied => &answering.denied_before,
+        };
+        gap.calls[call].set(answering.calls_before.get() + 1);
+        gap.total(result).set(before.get() + 1);
+    }
+
+    /// Counts the call that a killed keeper has answered, even if it had counted a part of it. A call
+    /// that has gone by itself meanwhile counts as answered.
     fn conclude_answering(&self) {
         let answering = &self.shared_state.answering;
         let id = answering.id.get();
         if id == 0 {
             return;
         }
-        let call = usize::try_from(answering.call.get());
-        let call = call.ok().filter(|call| *call <= UNNAMED);
-        let total = Unwatched::from_number(answering.total.get());
         if self.listener.is_valid(id) == Ok(false) {
-            if let (Some(call), Some(total)) = (call, total)
-                && self.shared_state.gap.total(total).get() == answering.before.get()
-            {
-                self.count(call, total);
-            }
+            self.count_answered();
             for generation in [0, 1] {
                 self.shared_state.pulse(generation).settle(id);
             }
@@ -327,11 +377,6 @@ impl<'a> UnwatchedInterval<'a> {
             Ok(number) if audit == self.native && number < NATIVE_CALLS => number,
             _ => FOREIGN,
         }
-    }
-
-    fn count(&self, call: usize, total: Unwatched) {
-        self.shared_state.gap.calls[call].add(1);
-        self.shared_state.gap.total(total).add(1);
     }
 
     /// Returns true if no watched process is left.

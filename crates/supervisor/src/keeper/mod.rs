@@ -8,6 +8,8 @@
 
 mod charge;
 mod gap;
+#[cfg(test)]
+mod gap_tests;
 mod stall;
 mod stand_in;
 mod successor;

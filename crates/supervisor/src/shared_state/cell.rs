@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::crash;
+
 sys::shared_layout! {
     /// A number.
     #[derive(Debug)]
@@ -17,15 +19,18 @@ impl SharedNumber {
     }
 
     pub(crate) fn set(&self, value: u64) {
+        crash::point();
         self.value.store(value, Ordering::Release);
     }
 
     pub(crate) fn add(&self, value: u64) {
+        crash::point();
         self.value.fetch_add(value, Ordering::AcqRel);
     }
 
     /// Subtracts `value`, but not below 0.
     pub(crate) fn subtract(&self, value: u64) {
+        crash::point();
         let less = |before: u64| Some(before.saturating_sub(value));
         let updated = self
             .value
@@ -33,13 +38,20 @@ impl SharedNumber {
         debug_assert!(updated.is_ok(), "there is always a difference");
     }
 
+    /// Returns by how much the number is above `other`; 0 if it is not.
+    pub(crate) fn above(&self, other: &Self) -> u64 {
+        self.get().saturating_sub(other.get())
+    }
+
     /// Returns the number and leaves 0.
     pub(crate) fn take(&self) -> u64 {
+        crash::point();
         self.value.swap(0, Ordering::AcqRel)
     }
 
     /// Replaces `before` by `after`. Returns true if the number was `before`.
     pub(crate) fn replace(&self, before: u64, after: u64) -> bool {
+        crash::point();
         self.value
             .compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -96,16 +108,19 @@ impl SharedBits {
     }
 
     pub(crate) fn insert(&self, bits: u64) {
+        crash::point();
         self.bits.fetch_or(bits, Ordering::AcqRel);
     }
 
     /// Removes bits and returns those that were set.
     pub(crate) fn remove(&self, bits: u64) -> u64 {
+        crash::point();
         self.bits.fetch_and(!bits, Ordering::AcqRel) & bits
     }
 
     /// Returns all bits and clears them.
     pub(crate) fn take(&self) -> u64 {
+        crash::point();
         self.bits.swap(0, Ordering::AcqRel)
     }
 }

@@ -140,7 +140,7 @@ impl SharedState {
 
     /// Returns a message about unreported lost alerts, and resets their number.
     pub(crate) fn lost_alerts_to_say(&self) -> Option<String> {
-        let lost = self.gap.alerts.take();
+        let lost = self.take_unreported_alerts();
         (lost > 0).then(|| format!("{lost} queued alerts were lost"))
     }
 
@@ -158,15 +158,16 @@ impl SharedState {
         if ended <= reported || ended < self.gap.begun.get() {
             return None;
         }
-        let counted = self.gap.calls.iter().map(SharedNumber::get);
+        let all = self.gap.calls.iter().zip(&self.gap.calls_reported);
+        let counted = all.map(|(all, reported)| all.above(reported));
         let calls = counted.enumerate().filter(|(_, count)| *count > 0);
         Some(Gaps {
             reported_before: reported,
             count: ended - reported,
             cause: Cause::from_word(self.gap.cause.get()),
             detail: self.gap.detail.get(),
-            lasted_ns: self.gap.lasted_ns.get(),
-            lost_alerts: self.gap.alerts.get(),
+            lasted_ns: self.gap.lasted_ns.above(&self.gap.lasted_reported_ns),
+            lost_alerts: self.alerts_lost.above(&self.gap.alerts_reported),
             calls: calls.collect(),
         })
     }
@@ -192,10 +193,10 @@ impl SharedState {
         if !self.gap.reported.replace(before, now) {
             return;
         }
-        self.gap.lasted_ns.subtract(gaps.lasted_ns);
-        self.gap.alerts.subtract(gaps.lost_alerts);
+        self.gap.lasted_reported_ns.add(gaps.lasted_ns);
+        self.gap.alerts_reported.add(gaps.lost_alerts);
         for (call, count) in &gaps.calls {
-            self.gap.calls[*call].subtract(*count);
+            self.gap.calls_reported[*call].add(*count);
         }
     }
 

@@ -10,7 +10,7 @@ use super::cell::{SharedBits, SharedFlag, SharedNumber, SharedPid};
 
 /// Version of [`Layout`] and of the meaning of its values. Increment it with every change of
 /// either.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 /// Native calls with numbers below this have counters of their own.
 pub(crate) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
@@ -75,6 +75,8 @@ sys::shared_layout! {
         pub(super) host_torn_lines: SharedBits,
         /// The call that the keeper is answering.
         pub(crate) answering: AnsweringFields,
+        /// The alerts that the keeper is counting as lost.
+        pub(super) losing: LosingFields,
         /// Ids of calls that dead agents may hold and that must still be looked up.
         pub(super) unswept: [UnsweptFields; UNSWEPT_RANGES],
         /// Calls refused during unwatched intervals.
@@ -105,7 +107,8 @@ sys::shared_layout! {
 }
 
 sys::shared_layout! {
-    /// Fields of unwatched intervals.
+    /// Fields of unwatched intervals. Totals only grow: one keeper at a time writes them, and sets them
+    /// to what it has determined, so that the next one can do so again. Agents write what is reported.
     #[derive(Debug)]
     pub(crate) struct GapFields {
         pub(crate) begun: SharedNumber,
@@ -117,17 +120,23 @@ sys::shared_layout! {
         pub(crate) detail: SharedNumber,
         /// Start of the interval in nanoseconds.
         pub(crate) began_ns: SharedNumber,
-        /// Total duration of unreported intervals in nanoseconds.
+        /// Total duration of intervals in nanoseconds.
         pub(crate) lasted_ns: SharedNumber,
-        /// Alerts lost with agents and not reported yet.
-        pub(super) alerts: SharedNumber,
+        /// That duration when the interval began.
+        pub(crate) lasted_before_ns: SharedNumber,
+        /// The part of that duration that is reported.
+        pub(super) lasted_reported_ns: SharedNumber,
+        /// Alerts lost with agents that are reported.
+        pub(super) alerts_reported: SharedNumber,
         /// Number of calls that passed unwatched, by cause.
         pub(crate) passed: [SharedNumber; 5],
         /// Number of calls refused because no agent watched.
         pub(crate) denied: SharedNumber,
-        /// Calls in unreported intervals: by number, then foreign ones, then those of which only
-        /// the id was known.
+        /// Calls in intervals: by number, then foreign ones, then those of which only the id was
+        /// known.
         pub(crate) calls: [SharedNumber; CALL_COUNTERS],
+        /// Those that are reported.
+        pub(super) calls_reported: [SharedNumber; CALL_COUNTERS],
     }
 }
 
@@ -139,10 +148,25 @@ sys::shared_layout! {
         pub(crate) id: SharedNumber,
         /// Index of the counter by number.
         pub(crate) call: SharedNumber,
-        /// The total that includes the call.
-        pub(crate) total: SharedNumber,
-        /// Value of that total before.
-        pub(crate) before: SharedNumber,
+        /// Value of that counter before.
+        pub(crate) calls_before: SharedNumber,
+        /// Result of the call, as an [`Unwatched`](super::Unwatched). Until the kernel has the answer, the one
+        /// to be counted if the keeper is killed then.
+        pub(crate) result: SharedNumber,
+        /// Totals of calls that passed for this cause, and of refused ones, before.
+        pub(crate) passed_before: SharedNumber,
+        pub(crate) denied_before: SharedNumber,
+    }
+}
+
+sys::shared_layout! {
+    /// Alerts of a dead agent that are being counted as lost.
+    #[derive(Debug)]
+    pub(crate) struct LosingFields {
+        /// Generation of the agent, plus 1; 0 for none. The other fields are valid while it is not 0.
+        pub(super) agent: SharedNumber,
+        /// Number of alerts lost afterwards.
+        pub(super) after: SharedNumber,
     }
 }
 
@@ -222,6 +246,9 @@ mod tests {
         let answering = offset_of!(Layout, answering);
         let size = size_of::<AnsweringFields>();
         list("answering.", answering, AnsweringFields::FIELDS, size);
+        let losing = offset_of!(Layout, losing);
+        let size = size_of::<LosingFields>();
+        list("losing.", losing, LosingFields::FIELDS, size);
         for index in 0..2 {
             let size = size_of::<AgentFields>();
             let base = offset_of!(Layout, agents) + index * size;
@@ -240,7 +267,7 @@ mod tests {
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        assert_eq!((VERSION, hash), (6, 0xa70c_92e4_de61_0116), "{text}");
+        assert_eq!((VERSION, hash), (7, 0xbff8_bcd1_97ba_1210), "{text}");
     }
 
     #[test]
@@ -260,7 +287,7 @@ mod tests {
         let fields = fields();
         let write = writers(layout);
         let names: Vec<_> = write.iter().map(|(name, _)| *name).collect();
-        let parts = ["gap", "answering", "agents"];
+        let parts = ["gap", "answering", "losing", "agents"];
         for (name, range) in &fields {
             if parts.contains(&name.as_str()) {
                 continue;
@@ -291,7 +318,7 @@ mod tests {
                 vec![$(($name, Box::new(move || $write) as Box<dyn Fn()>),)+]
             };
         }
-        let (gap, answering) = (&layout.gap, &layout.answering);
+        let (gap, answering, losing) = (&layout.gap, &layout.answering, &layout.losing);
         let [even, odd] = &layout.agents;
         writers! {
             "version": layout.version.set(7),
@@ -328,14 +355,21 @@ mod tests {
             "gap.detail": gap.detail.set(7),
             "gap.began_ns": gap.began_ns.set(7),
             "gap.lasted_ns": gap.lasted_ns.set(7),
-            "gap.alerts": gap.alerts.set(7),
+            "gap.lasted_before_ns": gap.lasted_before_ns.set(7),
+            "gap.lasted_reported_ns": gap.lasted_reported_ns.set(7),
+            "gap.alerts_reported": gap.alerts_reported.set(7),
             "gap.passed": gap.passed.iter().for_each(|number| number.set(7)),
             "gap.denied": gap.denied.set(7),
             "gap.calls": gap.calls.iter().for_each(|number| number.set(7)),
+            "gap.calls_reported": gap.calls_reported.iter().for_each(|number| number.set(7)),
             "answering.id": answering.id.set(7),
             "answering.call": answering.call.set(7),
-            "answering.total": answering.total.set(7),
-            "answering.before": answering.before.set(7),
+            "answering.calls_before": answering.calls_before.set(7),
+            "answering.result": answering.result.set(7),
+            "answering.passed_before": answering.passed_before.set(7),
+            "answering.denied_before": answering.denied_before.set(7),
+            "losing.agent": losing.agent.set(7),
+            "losing.after": losing.after.set(7),
             "agents0.pid": even.pid.set(7),
             "agents0.state": even.state.set(7),
             "agents0.order": even.order.set(7),

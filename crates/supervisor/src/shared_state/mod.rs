@@ -267,19 +267,48 @@ impl SharedState {
 
     /// Records that the lines begun by an agent will not be completed by it.
     fn note_torn_lines(&self, generation: u64) {
-        self.torn_lines
-            .insert(self.agent(generation).writing.take());
+        let writing = &self.agent(generation).writing;
+        let bits = writing.get();
+        self.torn_lines.insert(bits);
+        writing.remove(bits);
     }
 
     /// Counts the unsettled alerts of a dead agent as lost, except those that it was just about to
-    /// settle.
+    /// settle. Only one process at a time may do so; if it is killed, the next one concludes it.
     pub(super) fn count_lost_alerts(&self, generation: u64) {
+        self.conclude_losing();
         self.note_torn_lines(generation);
         let agent = self.agent(generation);
-        let queued = agent.alerts_queued.take();
-        let lost = queued.saturating_sub(agent.alerts_settled.take());
-        self.gap.alerts.add(lost);
-        self.alerts_lost.add(lost);
+        let lost = agent.alerts_queued.above(&agent.alerts_settled);
+        self.losing.after.set(self.alerts_lost.get() + lost);
+        self.losing.agent.set(generation + 1);
+        self.conclude_losing();
+    }
+
+    fn conclude_losing(&self) {
+        let agent = self.losing.agent.get();
+        let Some(generation) = agent.checked_sub(1) else {
+            return;
+        };
+        self.alerts_lost.set(self.losing.after.get());
+        let agent = self.agent(generation);
+        agent.alerts_queued.set(0);
+        agent.alerts_settled.set(0);
+        self.losing.agent.set(0);
+    }
+
+    /// Returns the number of lost alerts that are not reported, to one of the processes that ask.
+    fn take_unreported_alerts(&self) -> u64 {
+        loop {
+            let reported = self.gap.alerts_reported.get();
+            let lost = self.alerts_lost.get();
+            if lost <= reported {
+                return 0;
+            }
+            if self.gap.alerts_reported.replace(reported, lost) {
+                return lost - reported;
+            }
+        }
     }
 
     /// Returns the number of alerts lost with agents.
@@ -290,8 +319,12 @@ impl SharedState {
     /// Records the losses of a dead host agent for the next one. `its` is that agent's shared
     /// state, in which each loss is found by one process only.
     pub fn note_losses_of_host(&self, its: &Self) {
-        its.count_lost_alerts(0);
-        self.host_alerts.add(its.gap.alerts.take());
+        its.note_torn_lines(0);
+        let agent = its.agent(0);
+        let queued = agent.alerts_queued.take();
+        let lost = queued.saturating_sub(agent.alerts_settled.take());
+        its.alerts_lost.add(lost);
+        self.host_alerts.add(its.take_unreported_alerts());
         self.host_torn_lines.insert(its.torn_lines.take());
     }
 
