@@ -243,11 +243,13 @@ fn totals(name: &str, counters: &Counters) -> String {
         failures,
         undecided,
         unparsed,
+        async_lost,
+        async_refused,
     } = counters.totals();
     format!(
         "plugin source {name}: {} shown to rules, {} ({crashes} crashes, {hangs} hangs, {garbage} times garbage, \
-         {failures} failures), {undecided} rules undecided, \
-         {unparsed} not parsed",
+         {failures} failures), {undecided} rules undecided, {async_lost} asynchronous events lost and {async_refused} \
+         refused, {unparsed} not parsed",
         summary::plural(events, "event"),
         summary::plural(restarts, "restart"),
     )

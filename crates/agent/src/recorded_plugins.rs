@@ -1,7 +1,10 @@
 //! Events of plugins in captures.
 
+use std::borrow::Cow;
+
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use plugin::protocol::RecordedEvent;
 use plugin::{RecordedCounts, RecordedSources};
 use scap::replay::{PluginEvent, PluginEvents};
 
@@ -91,8 +94,14 @@ fn loss(name: &str, counts: &RecordedCounts) -> String {
 
 impl PluginEvents for RecordedPlugins {
     fn take(&mut self, event: &PluginEvent<'_>) {
-        self.0
-            .take(event.plugin, event.number, event.time_ns, event.data);
+        let name = event.asynchronous.map(String::from_utf8_lossy);
+        let recorded = RecordedEvent {
+            number: event.number,
+            time_ns: event.time_ns,
+            asynchronous: name.map(Cow::into_owned),
+            data: event.data.to_vec(),
+        };
+        self.0.take(event.plugin, recorded);
     }
 
     fn flush(&mut self) {

@@ -100,9 +100,7 @@ impl Catalogue {
         {
             return Err(CatalogueError::Unfit {
                 name: idle.config.spec.name.clone(),
-                cause: "it takes fields from events of sources that no loaded plugin has, or parses them; fields of system \
-                        calls are built in and cannot be extended"
-                    .to_owned(),
+                cause: catalogue.idle_cause(idle),
             });
         }
         catalogue.try_sources(&needs_others, limits)?;
@@ -127,8 +125,8 @@ impl Catalogue {
                 return Err(CatalogueError::Unfit {
                     name: own.map_or_else(String::new, |own| own.config.spec.name.clone()),
                     cause: format!(
-                        "its source `{source}` cannot start: a source has only the plugins that take fields from its events or \
-                         parse them, here {}: {error}",
+                        "its source `{source}` cannot start: a source has only the plugins that add events to it, take fields \
+                         from them or parse them, here {}: {error}",
                         names.join(", ")
                     ),
                 });
@@ -156,8 +154,8 @@ impl Catalogue {
         self.sources.get(source)
     }
 
-    /// Returns the plugin that is a source, and those that take fields from its events or parse them, in the order of the
-    /// configuration: a plugin may need tables of those before it. Empty if no plugin is that source.
+    /// Returns the plugin that is a source, and those that add events to it, take fields from them or parse them, in the order
+    /// of the configuration: a plugin may need tables of those before it. Empty if no plugin is that source.
     #[must_use]
     pub fn plugins_of(&self, source: &str) -> Vec<&LoadedPlugin> {
         if !self.plugins.iter().any(|plugin| plugin.is_source(source)) {
@@ -165,7 +163,10 @@ impl Catalogue {
         }
         let serves = |plugin: &&LoadedPlugin| {
             let description = &plugin.description;
-            plugin.is_source(source) || description.extracts(source) || description.parses(source)
+            plugin.is_source(source)
+                || description.extracts(source)
+                || description.parses(source)
+                || description.adds_to(source)
         };
         self.plugins.iter().filter(serves).collect()
     }
@@ -188,6 +189,10 @@ impl Catalogue {
     fn tables(&self) -> BTreeMap<String, Arc<SourceFields>> {
         let sources = self.plugins.iter().map(|plugin| &plugin.description.source);
         let sources = sources.filter(|source| !source.is_empty());
+        // As in Falco a rule may name asynchronous events of any loaded plugin.
+        let types = self.plugins.iter();
+        let types = types.flat_map(|plugin| plugin.description.async_events.iter().cloned());
+        let types: Vec<_> = types.collect();
         let table = |source: &String| {
             let plugins = self.plugins_of(source).into_iter();
             let plugins = plugins.filter(|plugin| plugin.description.extracts(source));
@@ -196,9 +201,34 @@ impl Catalogue {
                 (plugin.description.name.clone(), fields.collect())
             });
             let fields: Vec<_> = fields.collect();
-            (source.clone(), Arc::new(SourceFields::new(source, &fields)))
+            let fields = SourceFields::new(source, &fields).with_types(&types);
+            (source.clone(), Arc::new(fields))
         };
         sources.map(table).collect()
+    }
+
+    /// Returns true if a plugin adds events to sources that no loaded plugin has.
+    fn adds_nowhere(&self, plugin: &LoadedPlugin) -> bool {
+        let mut sources = self.sources.keys();
+        let adds_none = !sources.any(|source| plugin.description.adds_to(source));
+        plugin.description.capabilities.async_events && adds_none
+    }
+
+    /// Returns why a plugin serves no source.
+    fn idle_cause(&self, plugin: &LoadedPlugin) -> String {
+        let description = &plugin.description;
+        if !self.adds_nowhere(plugin) {
+            return "it takes fields from events of sources that no loaded plugin has, or parses them; fields of system calls are \
+                    built in and cannot be extended"
+                .to_owned();
+        }
+        if description.adds_to(SYSCALL_SOURCE) {
+            return "it adds events to system calls, which is not supported, and to no source of a loaded plugin".to_owned();
+        }
+        format!(
+            "it adds events to sources that no loaded plugin has: {}",
+            description.adds_to.join(", ")
+        )
     }
 
     /// Returns true if a plugin has a capability that serves no source.
@@ -209,8 +239,9 @@ impl Catalogue {
         let takes_none = !sources.any(|source| description.extracts(source));
         let mut sources = self.sources.keys();
         let parses_none = !sources.any(|source| description.parses(source));
-        description.source.is_empty()
-            && (can.extraction && takes_none || can.parsing && parses_none)
+        self.adds_nowhere(plugin)
+            || description.source.is_empty()
+                && (can.extraction && takes_none || can.parsing && parses_none)
     }
 }
 
@@ -237,6 +268,15 @@ impl Description {
     pub fn parses(&self, source: &str) -> bool {
         let from = &self.parses_from;
         self.capabilities.parsing && (from.is_empty() || from.iter().any(|known| known == source))
+    }
+}
+
+impl Description {
+    /// Returns true if the plugin adds asynchronous events to this source.
+    #[must_use]
+    pub fn adds_to(&self, source: &str) -> bool {
+        let to = &self.adds_to;
+        self.capabilities.async_events && (to.is_empty() || to.iter().any(|known| known == source))
     }
 }
 
@@ -306,16 +346,16 @@ fn refuse(plugin: &Description, before: &[LoadedPlugin]) -> Option<String> {
     if can.sourcing && plugin.source.is_empty() || plugin.source == SYSCALL_SOURCE {
         return Some("it makes system calls; these are captured by the engine alone".to_owned());
     }
-    if can.async_events || can.listening {
-        let unsupported =
-            "it adds events to sources or listens to captures, which is not supported";
-        return Some(unsupported.to_owned());
+    if can.listening {
+        return Some("it listens to captures, which is not supported".to_owned());
     }
     if plugin.parses_system_calls {
         return Some("it parses system calls, which is not supported".to_owned());
     }
-    (!can.sourcing && !can.extraction && !can.parsing)
-        .then(|| "it is no event source, takes no fields from events and parses none".to_owned())
+    let does_nothing = !can.sourcing && !can.extraction && !can.parsing && !can.async_events;
+    does_nothing.then(|| {
+        "it is no event source, takes no fields from events, parses none and adds none".to_owned()
+    })
 }
 
 fn plugin_field(field: &crate::protocol::FieldDescription) -> PluginField {

@@ -23,6 +23,9 @@ pub fn plugin_info(plugin: &LoadedPlugin, is_full: bool) -> String {
     if can.parsing {
         out.push_str("  - Event Parsing\n");
     }
+    if can.async_events {
+        out.push_str("  - Async Events\n");
+    }
     if is_full {
         out.push_str(&match description.schema.as_str() {
             "" => "\nInit config schema type: Not available\n".to_owned(),

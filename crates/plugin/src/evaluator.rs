@@ -1,11 +1,11 @@
 //! Shows events of plugins to the rules.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::field::{Argument, Field, PLUGIN_INFO};
+use event::field::{ASYNC_EVENT, Argument, Field, PLUGIN_INFO};
 use event::{
     Comm, Container, DescriptorKind, Evaluator, Event, EventKind, FieldName, Group, Image,
     LiveProcess, Lookup, NoSystemInfo, Outcome, Param, Pid, Process, Stage, StartTime, Stat,
@@ -14,7 +14,9 @@ use event::{
 use rules::{Engine, Scratch};
 
 use crate::catalogue::Catalogue;
-use crate::protocol::{FieldType, FieldValue, Record, Scalar, Wanted, WantedArgument, WantedField};
+use crate::protocol::{
+    FieldType, FieldValue, ProtocolError, Record, Scalar, Wanted, WantedArgument, WantedField,
+};
 
 /// Rules of one source with what they ask of its plugins.
 pub struct SourceEvaluator {
@@ -23,6 +25,10 @@ pub struct SourceEvaluator {
     arena: Bump,
     process: Arc<Process>,
     kind: EventKind,
+    /// Kind of the asynchronous events.
+    async_kind: EventKind,
+    /// Names of the asynchronous events that plugins add to the source.
+    async_names: BTreeSet<String>,
     source: Arc<str>,
     plugin: Arc<str>,
     plugin_id: u32,
@@ -80,7 +86,13 @@ impl SourceEvaluator {
             let same = positions.entry(field.spec.name).or_default();
             same.push((field, fields.len() - 1));
         }
+        let adding = plugins
+            .iter()
+            .filter(|loaded| loaded.description.adds_to(source));
+        let async_names = adding.flat_map(|loaded| loaded.description.async_events.iter().cloned());
         Some(Self {
+            async_kind: EventKind::from_name(ASYNC_EVENT).ok()?,
+            async_names: async_names.collect(),
             scratch: engine.scratch(),
             arena: Bump::new(),
             process: nobody(),
@@ -127,6 +139,22 @@ impl SourceEvaluator {
         &self.types
     }
 
+    /// Checks a record of an open source; see [`Record::check`]. The name of an asynchronous event has to be among those that
+    /// the plugins announce.
+    ///
+    /// # Errors
+    ///
+    /// Names what is wrong.
+    pub fn check(&self, record: &Record) -> Result<(), ProtocolError> {
+        let name = record.asynchronous.as_ref();
+        if let Some(name) = name.filter(|name| !self.async_names.contains(*name)) {
+            let name = name.escape_default();
+            let what = format!("an asynchronous event `{name:.64}`, which no plugin announces");
+            return Err(ProtocolError::Invalid(what));
+        }
+        record.check(&self.types, self.wanted.with_data)
+    }
+
     /// Continues to count events after those of another evaluator.
     pub fn continue_after(&mut self, former: &Self) {
         self.number = former.number;
@@ -151,25 +179,27 @@ impl SourceEvaluator {
             record,
         };
         let live = LiveProcess::default();
-        let params = [
-            Param::Uint(u64::from(self.plugin_id)),
-            // Bytes that nothing records stay with the plugin.
-            record
-                .data
-                .as_deref()
-                .map_or(Param::Unreadable, Param::Text),
-        ];
+        // Bytes that nothing records stay with the plugin.
+        let data = record.data.as_deref();
+        let data = data.map_or(Param::Unreadable, Param::Text);
+        let id = Param::Uint(u64::from(self.plugin_id));
+        let name = record.asynchronous.as_deref();
+        let all = [id, Param::Text(name.unwrap_or_default().as_bytes()), data];
+        let (kind, params) = match name {
+            Some(_) => (self.async_kind, &all[..]),
+            None => (self.kind, &[id, data][..]),
+        };
         let event = Event {
             number,
             time_ns: record.time_ns,
-            kind: self.kind,
+            kind,
             stage: Stage::Exit,
             cpu: None,
             // What a plugin says is about no thread; 0 marks hypothetical calls.
             tid: Tid(-1),
             process: &self.process,
             image: self.process.image(),
-            params: &params,
+            params,
             descriptor: None,
             outcome: Outcome::None,
             world: &world,

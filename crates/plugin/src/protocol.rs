@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const PROGRAM: &str = "tollgate-plugin-host";
 
 /// Version of this protocol. The two programs are of one build; another version is refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Largest frame in bytes.
 pub const MAX_FRAME: usize = 16 << 20;
@@ -67,6 +67,8 @@ pub struct RecordedEvent {
     pub number: u64,
     /// Time in nanoseconds since the epoch.
     pub time_ns: u64,
+    /// Name of an asynchronous event; `None` for an event that the source itself made.
+    pub asynchronous: Option<String>,
     /// The bytes of the plugin; at most [`MAX_EVENT_DATA`].
     pub data: Vec<u8>,
 }
@@ -121,8 +123,19 @@ pub enum Reply {
     Ended,
     /// So many events since the last such message a plugin could not parse. Rules see them.
     Unparsed(u64),
+    /// Asynchronous events since the last such message that no rule sees.
+    Missed(Missed),
     /// Something failed; nothing follows.
     Failed(String),
+}
+
+/// Counts asynchronous events that no rule sees. Their plugins were told.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Missed {
+    /// Events for which the queue had no room.
+    pub lost: u64,
+    /// Events that are malformed, have no name that their plugin announces, or came when the source was closed.
+    pub refused: u64,
 }
 
 /// A plugin as it describes itself.
@@ -154,6 +167,10 @@ pub struct Description {
     pub parses_from: Vec<String>,
     /// It parses system calls, too.
     pub parses_system_calls: bool,
+    /// Event sources to which it adds asynchronous events; empty for all.
+    pub adds_to: Vec<String>,
+    /// Names of its asynchronous events; empty if it makes none.
+    pub async_events: Vec<String>,
 }
 
 /// What a plugin can do.
@@ -169,7 +186,7 @@ pub struct Capabilities {
     pub extraction: bool,
     /// It reads events to keep state.
     pub parsing: bool,
-    /// It adds events to other sources.
+    /// It adds asynchronous events to sources.
     pub async_events: bool,
     /// It acts when a capture starts and stops.
     pub listening: bool,
@@ -227,6 +244,8 @@ pub struct Record {
     pub time_ns: u64,
     /// The event as its plugin describes it: absent if it was not asked for, or the plugin describes none.
     pub info: FieldValue,
+    /// Name of an asynchronous event; `None` for an event that the source itself made.
+    pub asynchronous: Option<String>,
     /// Values of the wanted fields, in their order.
     pub values: Vec<FieldValue>,
     /// The bytes of the event; `None` if they were not asked for.
@@ -337,19 +356,31 @@ impl Description {
             .into_iter()
             .chain(of_fields)
             .chain(&self.extracts_from)
-            .chain(&self.parses_from);
+            .chain(&self.parses_from)
+            .chain(&self.adds_to);
         if all.any(|text| text.len() > MAX_DESCRIPTION) || self.schema.len() > MAX_SCHEMA {
             return invalid("a description that is too long".to_owned());
         }
-        let lists = [&self.extracts_from, &self.parses_from];
+        let lists = [
+            &self.extracts_from,
+            &self.parses_from,
+            &self.adds_to,
+            &self.async_events,
+        ];
         if self.fields.len() > MAX_FIELDS || lists.iter().any(|list| list.len() > MAX_FIELDS) {
-            return invalid(format!("more than {MAX_FIELDS} fields or sources"));
+            return invalid(format!("more than {MAX_FIELDS} fields, sources or names"));
         }
         if !is_name(&self.name) || !(self.source.is_empty() || is_name(&self.source)) {
             return invalid(format!(
                 "the name `{}` or source `{}`, which is none",
                 self.name.escape_default(),
                 self.source.escape_default()
+            ));
+        }
+        if let Some(name) = self.async_events.iter().find(|name| !is_async_name(name)) {
+            return invalid(format!(
+                "the name `{}` of an asynchronous event, which is none",
+                name.escape_default()
             ));
         }
         let is_bad = |field: &&FieldDescription| !is_name(&field.name) || !field.name.contains('.');
@@ -367,6 +398,12 @@ impl Description {
 fn is_name(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.len() <= 256 && text.bytes().all(is_allowed)
+}
+
+/// Returns true for a name that an asynchronous event can have. Rules compare it, and outputs show it.
+#[must_use]
+pub fn is_async_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control)
 }
 
 impl Record {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::evaluator::SourceEvaluator;
 use crate::host_process::{Helper, HelperError};
-use crate::protocol::{MAX_EVENT_DATA, ProtocolError, Record, RecordedEvent, Reply};
+use crate::protocol::{MAX_EVENT_DATA, ProtocolError, Record, RecordedEvent, Reply, is_async_name};
 use crate::source::{SourcePlan, Totals};
 
 /// Most events that wait for their batch.
@@ -77,19 +77,16 @@ impl RecordedSources {
         self.sources.insert(source.evaluator.plugin_id(), source);
     }
 
-    /// Takes an event of the plugin with this number. It is evaluated with later ones, or by [`RecordedSources::flush`].
-    pub fn take(&mut self, plugin: u32, number: u64, time_ns: u64, data: &[u8]) {
+    /// Takes an event of the source of the plugin with this number. It is evaluated with later ones, or by
+    /// [`RecordedSources::flush`].
+    pub fn take(&mut self, plugin: u32, event: RecordedEvent) {
         if self.waiting.is_some_and(|waiting| waiting != plugin) {
             self.flush();
         }
         let Some(source) = self.sources.get_mut(&plugin) else {
             return self.count_stranger(plugin);
         };
-        source.take(RecordedEvent {
-            number,
-            time_ns,
-            data: data.to_vec(),
-        });
+        source.take(event);
         self.waiting = (!source.waiting.is_empty()).then_some(plugin);
     }
 
@@ -131,6 +128,12 @@ impl RecordedSource {
         if event.data.len() > MAX_EVENT_DATA {
             let length = event.data.len();
             self.counts.cause = Some(format!("an event of {length} bytes is too long"));
+            self.counts.lost += 1;
+            return;
+        }
+        let is_bad = |name: &String| !is_async_name(name);
+        if event.asynchronous.as_ref().is_some_and(is_bad) {
+            self.counts.cause = Some("an asynchronous event has no name".to_owned());
             self.counts.lost += 1;
             return;
         }
@@ -233,6 +236,7 @@ impl RecordedSource {
         let event = &mut self.waiting[at];
         // What the capture has is not asked for again.
         record.time_ns = event.time_ns;
+        record.asynchronous = event.asynchronous.take();
         record.data = Some(std::mem::take(&mut event.data));
         let undecided = self.evaluator.evaluate_as(event.number, &record);
         self.counts.totals.events += 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::evaluator::SourceEvaluator;
 use crate::host_process::{Helper, HelperError, Limits, Stopper};
-use crate::protocol::{PluginSpec, ProtocolError, Record, Reply};
+use crate::protocol::{Missed, PluginSpec, ProtocolError, Record, Reply};
 
 /// Time before the first restart; doubles with each one that follows soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -20,7 +20,7 @@ const SOUND_AFTER: Duration = Duration::from_secs(60);
 pub struct SourcePlan {
     /// Name of the source.
     pub source: String,
-    /// The source plugin, and those that take fields from its events or parse them, in the order of the configuration.
+    /// The source plugin, and those that add events to it, take fields from them or parse them, in the order of the configuration.
     pub plugins: Vec<PluginSpec>,
     /// Limits of its process.
     pub limits: Limits,
@@ -45,6 +45,10 @@ pub struct Counters {
     pub undecided: AtomicU64,
     /// Events that a plugin could not parse. Rules saw them.
     pub unparsed: AtomicU64,
+    /// Asynchronous events for which the queue had no room. No rule saw them.
+    pub async_lost: AtomicU64,
+    /// Asynchronous events that were refused. No rule saw them.
+    pub async_refused: AtomicU64,
 }
 
 /// Counts at one moment; see [`Counters`].
@@ -59,6 +63,8 @@ pub struct Totals {
     pub failures: u64,
     pub undecided: u64,
     pub unparsed: u64,
+    pub async_lost: u64,
+    pub async_refused: u64,
 }
 
 impl Counters {
@@ -75,7 +81,15 @@ impl Counters {
             failures: load(&self.failures),
             undecided: load(&self.undecided),
             unparsed: load(&self.unparsed),
+            async_lost: load(&self.async_lost),
+            async_refused: load(&self.async_refused),
         }
+    }
+
+    fn miss(&self, missed: Missed) {
+        self.async_lost.fetch_add(missed.lost, Ordering::Relaxed);
+        let refused = &self.async_refused;
+        refused.fetch_add(missed.refused, Ordering::Relaxed);
     }
 }
 
@@ -285,6 +299,7 @@ impl Shared {
                 Reply::Unparsed(events) => {
                     self.counters.unparsed.fetch_add(events, Ordering::Relaxed);
                 }
+                Reply::Missed(missed) => self.counters.miss(missed),
                 Reply::Ended => return Ok(FollowEnd::Ended),
                 Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
                     let what = "an answer to nothing".to_owned();
@@ -304,9 +319,7 @@ impl Shared {
 
     fn show(&self, evaluator: &mut SourceEvaluator, records: &[Record]) -> Result<(), HelperError> {
         for record in records {
-            record
-                .check(evaluator.types(), evaluator.wanted().with_data)
-                .map_err(HelperError::Garbage)?;
+            evaluator.check(record).map_err(HelperError::Garbage)?;
             let undecided = evaluator.evaluate(record);
             self.counters.events.fetch_add(1, Ordering::Relaxed);
             let undecided = u64::try_from(undecided).unwrap_or(u64::MAX);

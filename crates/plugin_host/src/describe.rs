@@ -77,6 +77,15 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
         true => fields(&text(Text::Fields, "fields")?)?,
         false => Vec::new(),
     };
+    let async_events = match capabilities.async_events {
+        true => list(&text(Text::AsyncEvents, "asynchronous events")?)?,
+        false => Vec::new(),
+    };
+    if capabilities.async_events && async_events.is_empty() {
+        return Err(
+            "it adds events to sources, but names none in plugin_get_async_events".to_owned(),
+        );
+    }
     Ok(Description {
         name: text(Text::Name, "name")?,
         description: text(Text::Description, "description")?,
@@ -88,6 +97,8 @@ pub(crate) fn describe(library: &Library) -> Result<Description, String> {
         parses_from: parsed_sources(library, capabilities, &source)?,
         // Known when it is initialized.
         parses_system_calls: false,
+        adds_to: added_sources(library, capabilities, &source)?,
+        async_events,
         source,
         extracts_from,
         fields,
@@ -110,19 +121,33 @@ fn parsed_sources(
     Ok(sources)
 }
 
+/// Returns the sources to which a plugin adds asynchronous events; empty for all.
+fn added_sources(
+    library: &Library,
+    capabilities: Capabilities,
+    own: &str,
+) -> Result<Vec<String>, String> {
+    let mut sources = list(&library.text(Text::AsyncSources).unwrap_or_default())?;
+    // As in Falco a plugin that makes events adds to these, and to others only if it names them.
+    if capabilities.sourcing && !own.is_empty() && !sources.iter().any(|known| known == own) {
+        sources.push(own.to_owned());
+    }
+    Ok(sources)
+}
+
 /// Turns the description of a plugin that takes no fields from events of plugins into one that says so.
 pub(crate) fn only_from_system_calls(description: &mut Description) {
     description.fields.clear();
     description.extracts_from = vec![SYSCALL_SOURCE.to_owned()];
 }
 
-/// Reads a list of sources. A plugin that names none may say so with an empty text, or with empty names.
+/// Reads a list of sources or of names. A plugin that names none may say so with an empty text, or with empty names.
 fn list(json: &str) -> Result<Vec<String>, String> {
     if json.is_empty() {
         return Ok(Vec::new());
     }
     let mut sources: Vec<String> = serde_json::from_str(json)
-        .map_err(|error| format!("its list of sources is no JSON: {error}"))?;
+        .map_err(|error| format!("its list of sources or events is no JSON: {error}"))?;
     sources.retain(|source| !source.is_empty());
     Ok(sources)
 }

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use plugin::protocol::{MAX_EVENT_DATA, RecordedEvent};
 
+use crate::asynchronous;
+
 /// Length of the header in bytes: time (8), thread (8), length (4), type (2), number of parameters (4).
 pub(crate) const HEADER: usize = 26;
 /// Offset of the plugin's number: after two lengths.
@@ -15,13 +17,17 @@ pub(crate) const PLUGIN_EVENT: u16 = 322;
 /// Longest event in bytes.
 const MAX_EVENT: usize = DATA + MAX_EVENT_DATA;
 /// The time of an event whose plugin leaves it to who reads it.
-const NO_TIME: u64 = u64::MAX;
+pub(crate) const NO_TIME: u64 = u64::MAX;
 
 /// A copy of an event, aligned as one from `malloc`.
 pub(crate) struct Buffer {
     words: Vec<u64>,
     time_ns: u64,
     length: usize,
+    /// Offset of the bytes of the plugin.
+    data_at: usize,
+    /// Name of an asynchronous event.
+    name: Option<String>,
 }
 
 impl Buffer {
@@ -34,13 +40,28 @@ impl Buffer {
         self.time_ns
     }
 
+    /// Returns the name of an asynchronous event; `None` for an event of the source.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Returns the length of the event in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
     /// Returns the bytes of the plugin.
     pub(crate) fn data(&self) -> Vec<u8> {
         let bytes = self.words.iter().flat_map(|word| word.to_ne_bytes());
-        bytes.take(self.length).skip(DATA).collect()
+        bytes.take(self.length).skip(self.data_at).collect()
     }
 
     fn new(bytes: &[u8], time_ns: u64) -> Self {
+        Self::of(bytes, time_ns, DATA, None)
+    }
+
+    /// Copies an event whose own bytes begin at an offset. `name` is that of an asynchronous event.
+    pub(crate) fn of(bytes: &[u8], time_ns: u64, data_at: usize, name: Option<String>) -> Self {
         let words = bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -50,12 +71,17 @@ impl Buffer {
             words: words.collect(),
             time_ns,
             length: bytes.len(),
+            data_at,
+            name,
         }
     }
 }
 
-/// Returns an event that the plugin with number `id` made before.
+/// Returns an event that the source with number `id` had before.
 pub(crate) fn recorded(event: &RecordedEvent, id: u32) -> Result<Buffer, String> {
+    if let Some(name) = &event.asynchronous {
+        return asynchronous::built(event.time_ns, id, name, &event.data);
+    }
     let length = event.data.len();
     let too_long = || format!("asked for an event of {length} bytes, above {MAX_EVENT_DATA}");
     let data_length = u32::try_from(length)
@@ -126,12 +152,12 @@ pub(crate) fn checked(event: &[u8], id: u32) -> Result<Buffer, String> {
     Ok(Buffer::new(&bytes, time_ns))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// Returns the time in nanoseconds since the epoch.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = since.map_or(0, |since| since.as_nanos());
     u64::try_from(since).unwrap_or(u64::MAX)
@@ -140,6 +166,13 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Buffer {
+        pub(crate) fn bytes(&self) -> Vec<u8> {
+            let bytes = self.words.iter().flat_map(|word| word.to_ne_bytes());
+            bytes.take(self.length).collect()
+        }
+    }
 
     fn event(length: u32, params: [u32; 2], id: u32, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -162,17 +195,13 @@ mod tests {
         assert_eq!(length(&good), Ok(41));
         let copy = checked(&good, 7).expect("it is whole");
         assert_eq!(copy.time_ns(), 5);
-        let bytes: Vec<u8> = copy
-            .words
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect();
-        assert_eq!(bytes[PLUGIN_ID..41], [7, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(copy.bytes()[PLUGIN_ID..], [7, 0, 0, 0, b'a', b'b', b'c']);
         assert_eq!(copy.data(), b"abc");
         // What is recorded of it makes the same event.
         let mut again = RecordedEvent {
             number: 1,
             time_ns: copy.time_ns(),
+            asynchronous: None,
             data: copy.data(),
         };
         let made = recorded(&again, 7).expect("it is short");

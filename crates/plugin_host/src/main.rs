@@ -5,6 +5,7 @@
 
 mod abi;
 mod address;
+mod asynchronous;
 mod confine;
 mod describe;
 mod event;

@@ -11,8 +11,9 @@ use plugin::protocol::{
     WantedArgument, WantedField,
 };
 
-use crate::abi::{AskedField, Batch, Library, Plugin};
+use crate::abi::{AskedField, Batch, Library, Owner, Plugin};
 use crate::address::has_address;
+use crate::asynchronous::{ASYNC_EVENT, Queue};
 use crate::confine;
 use crate::describe::{self, SYSCALL_SOURCE};
 use crate::event::{self, Buffer, PLUGIN_EVENT};
@@ -67,7 +68,11 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
             let params = &plugins[extraction.source].open_params;
             let mut stream = EventStream::open(extraction, params)?;
             reply(socket, &Reply::Opened)?;
-            stream.run(socket)
+            let result = stream.run(socket);
+            if result.is_err() {
+                stream.give_up(socket);
+            }
+            result
         }
         Request::Replay(wanted) => {
             let extraction = Extraction::new(loaded, &wanted)?;
@@ -93,12 +98,15 @@ fn load(spec: &PluginSpec) -> Result<Loaded, String> {
     let minor = describe::check_api(&library)?;
     let mut description = describe::describe(&library)?;
     let plugin = library.init(&spec.init_config, minor)?;
-    if description.capabilities.extraction && !plugin.takes_from_plugins() {
+    let of_plugins = |ty: &u16| [PLUGIN_EVENT, ASYNC_EVENT].contains(ty);
+    let extracted = plugin.extracted_types();
+    let takes_from_plugins = extracted.is_none_or(|types| types.iter().any(of_plugins));
+    if description.capabilities.extraction && !takes_from_plugins {
         describe::only_from_system_calls(&mut description);
     }
     let names_only_plugins = plugin
         .parsed_types()
-        .is_some_and(|types| types.iter().all(|ty| *ty == PLUGIN_EVENT));
+        .is_some_and(|types| types.iter().all(of_plugins));
     description.parses_system_calls = description.parses(SYSCALL_SOURCE) && !names_only_plugins;
     Ok(Loaded {
         plugin,
@@ -117,8 +125,10 @@ struct Extraction {
     values: usize,
     with_info: bool,
     with_data: bool,
-    /// For each plugin whether it parses events of the source.
-    parses: Vec<bool>,
+    /// For each plugin which events of the source it parses.
+    parses: Vec<Subscription>,
+    /// For each plugin which events of the source it takes fields from.
+    takes: Vec<Subscription>,
     /// Events that a plugin could not parse, since they were reported.
     unparsed: Cell<u64>,
 }
@@ -136,13 +146,30 @@ impl Extraction {
         }
         let at = usize::try_from(wanted.source).unwrap_or(usize::MAX);
         let source = plugins.get(at).ok_or("asked for events of no plugin")?;
-        let parses = |loaded: &Loaded| {
-            let types = loaded.plugin.parsed_types();
-            loaded.description.parses(&source.description.source)
-                && types.is_none_or(|types| types.contains(&PLUGIN_EVENT))
-        };
+        let name = &source.description.source;
+        let parses = plugins.iter().map(
+            |Loaded {
+                 plugin,
+                 description,
+             }| {
+                let types = plugin.parsed_types();
+                let parses = |source: &str| description.parses(source);
+                Subscription::new(parses, name, types.as_deref())
+            },
+        );
+        let takes = plugins.iter().map(
+            |Loaded {
+                 plugin,
+                 description,
+             }| {
+                let types = plugin.extracted_types();
+                let extracts = |source: &str| description.extracts(source);
+                Subscription::new(extracts, name, types.as_deref())
+            },
+        );
         Ok(Self {
-            parses: plugins.iter().map(parses).collect(),
+            parses: parses.collect(),
+            takes: takes.collect(),
             source: at,
             unparsed: Cell::new(0),
             plugins,
@@ -176,7 +203,7 @@ impl Extraction {
     fn parse(&self, event: &Buffer, number: u64) -> Result<(), String> {
         let source = &self.plugins[self.source].plugin;
         for (loaded, parses) in self.plugins.iter().zip(&self.parses) {
-            if *parses && !loaded.plugin.parse(source, event, number)? {
+            if parses.has(event) && !loaded.plugin.parse(source, event, number)? {
                 self.unparsed.set(self.unparsed.get() + 1);
             }
         }
@@ -195,8 +222,9 @@ impl Extraction {
         self.parse(event, number)?;
         let source = &self.plugins[self.source].plugin;
         let mut values = vec![FieldValue::Absent; self.values];
-        for (loaded, (fields, positions)) in self.plugins.iter().zip(&self.asked) {
-            if fields.is_empty() {
+        let asked = self.plugins.iter().zip(&self.asked).zip(&self.takes);
+        for ((loaded, (fields, positions)), takes) in asked {
+            if fields.is_empty() || !takes.has(event) {
                 continue;
             }
             let found = loaded.plugin.extract(source, event, number, fields)?;
@@ -204,13 +232,15 @@ impl Extraction {
                 values[*position] = value;
             }
         }
-        let info = match self.with_info {
+        // As in Falco nobody describes asynchronous events.
+        let info = match self.with_info && event.name().is_none() {
             true => source.to_text(event, number),
             false => FieldValue::Absent,
         };
         let mut record = Record {
             time_ns: event.time_ns(),
             info,
+            asynchronous: event.name().map(str::to_owned),
             values,
             data: self.with_data.then(|| event.data()),
         };
@@ -220,6 +250,33 @@ impl Extraction {
             record.values.fill(FieldValue::Unknown);
         }
         Ok(record)
+    }
+}
+
+/// Which events of a source a plugin gets.
+#[derive(Clone, Copy)]
+struct Subscription {
+    plugin_events: bool,
+    async_events: bool,
+}
+
+impl Subscription {
+    /// Returns what a plugin gets that `serves` sources, among them perhaps `source`, and names types of events. One that
+    /// names none gets events of all types if it serves system calls as well, and else those that sources make, as in Falco.
+    fn new(serves: impl Fn(&str) -> bool, source: &str, types: Option<&[u16]>) -> Self {
+        let is_named =
+            |ty: u16, otherwise: bool| types.map_or(otherwise, |types| types.contains(&ty));
+        Self {
+            plugin_events: serves(source) && is_named(PLUGIN_EVENT, true),
+            async_events: serves(source) && is_named(ASYNC_EVENT, serves(SYSCALL_SOURCE)),
+        }
+    }
+
+    fn has(self, event: &Buffer) -> bool {
+        match event.name() {
+            Some(_) => self.async_events,
+            None => self.plugin_events,
+        }
     }
 }
 
@@ -275,16 +332,45 @@ impl<'s> Sender<'s> {
 struct EventStream {
     extraction: Extraction,
     number: u64,
+    /// Asynchronous events that wait. Threads of plugins keep the reference for ever.
+    queue: &'static Queue,
+    /// The cause of a missed event was printed.
+    has_told: bool,
 }
 
 impl EventStream {
     fn open(mut extraction: Extraction, params: &str) -> Result<Self, String> {
         let source = extraction.source;
         extraction.plugins[source].plugin.open(params)?;
-        Ok(Self {
+        let stream = Self {
             extraction,
             number: 0,
-        })
+            queue: Box::leak(Box::default()),
+            has_told: false,
+        };
+        stream.queue.open();
+        let id = stream.extraction.plugins[source].description.id;
+        for Loaded {
+            plugin,
+            description,
+        } in stream.adding()
+        {
+            plugin.start_adding(Box::leak(Box::new(Owner {
+                plugin: description.name.clone(),
+                names: description.async_events.iter().cloned().collect(),
+                source: id,
+                queue: stream.queue,
+            })))?;
+        }
+        Ok(stream)
+    }
+
+    /// Returns the plugins that add asynchronous events to the source.
+    fn adding(&self) -> impl Iterator<Item = &Loaded> {
+        let plugins = &self.extraction.plugins;
+        let source = &plugins[self.extraction.source].description.source;
+        let adding = plugins.iter();
+        adding.filter(|loaded| loaded.description.adds_to(source))
     }
 
     fn run(&mut self, socket: &mut UnixStream) -> Result<(), String> {
@@ -304,17 +390,51 @@ impl EventStream {
                     self.send(socket, &events)?;
                     said = Instant::now();
                     if is_last {
-                        return reply(socket, &Reply::Ended);
+                        return self.end(socket);
                     }
                 }
-                Batch::Ended => return reply(socket, &Reply::Ended),
+                Batch::Ended => return self.end(socket),
                 Batch::Nothing => {
                     if called.elapsed() < DID_NOT_WAIT {
                         std::thread::sleep(PAUSE);
                     }
                 }
             }
+            if self.deliver(socket)? {
+                said = Instant::now();
+            }
         }
+    }
+
+    /// Sends the asynchronous events that wait, and what was missed of them. Returns whether there were any.
+    fn deliver(&mut self, socket: &mut UnixStream) -> Result<bool, String> {
+        let events = Vec::from(self.queue.take());
+        self.send(socket, &events)?;
+        if let Some((missed, cause)) = self.queue.missed() {
+            reply(socket, &Reply::Missed(missed))?;
+            // The first one of a process tells what is wrong with a plugin; the others are counted.
+            if !std::mem::replace(&mut self.has_told, true) {
+                eprintln!("tollgate-plugin-host: an asynchronous event was missed: {cause}");
+            }
+        }
+        Ok(!events.is_empty())
+    }
+
+    /// Counts the asynchronous events that nobody sees because the source failed.
+    fn give_up(&mut self, socket: &mut UnixStream) {
+        self.queue.abandon();
+        // Fails if the other side is gone, which then counts nothing.
+        let _ = self.deliver(socket);
+    }
+
+    /// Ends the source after the asynchronous events that came before its end.
+    fn end(&mut self, socket: &mut UnixStream) -> Result<(), String> {
+        self.queue.close();
+        for loaded in self.adding() {
+            loaded.plugin.stop_adding()?;
+        }
+        self.deliver(socket)?;
+        reply(socket, &Reply::Ended)
     }
 
     fn send(&mut self, socket: &mut UnixStream, events: &[Buffer]) -> Result<(), String> {

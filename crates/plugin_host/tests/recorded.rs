@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use plugin::protocol::{self, Capabilities, Description, FieldValue, PluginSpec, Record, Reply};
-use plugin::{Catalogue, Limits, PluginConfig, RecordedCounts, RecordedSources, SourceEvaluator};
+use plugin::protocol::{
+    self, Capabilities, Description, FieldValue, Missed, PluginSpec, Record, RecordedEvent, Reply,
+};
+use plugin::{
+    Catalogue, Limits, PluginConfig, RecordedCounts, RecordedSources, SourceEvaluator, SourcePlan,
+};
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader};
 
 const RULES: &str = "\
@@ -33,6 +37,7 @@ fn description() -> Description {
         required_api: "3.0.0".to_owned(),
         capabilities: Capabilities {
             sourcing: true,
+            async_events: true,
             ..Capabilities::default()
         },
         id: 999,
@@ -42,6 +47,8 @@ fn description() -> Description {
         schema: String::new(),
         parses_from: Vec::new(),
         parses_system_calls: false,
+        adds_to: Vec::new(),
+        async_events: vec!["ping".to_owned()],
     }
 }
 
@@ -71,11 +78,10 @@ fn host(folder: &Path, again: &Reply) -> PathBuf {
     host
 }
 
-/// Shows three events to a process that answers each with `again`, and returns what happened to them.
-fn shown(again: &Reply) -> RecordedCounts {
-    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+/// Returns what a process loads that answers with `again`.
+fn loaded(folder: &Path, again: &Reply) -> (SourceEvaluator, SourcePlan) {
     let limits = Limits {
-        program: host(folder.path(), again),
+        program: host(folder, again),
         deadline: Duration::from_secs(5),
     };
     let spec = PluginSpec {
@@ -96,13 +102,53 @@ fn shown(again: &Reply) -> RecordedCounts {
     let evaluator =
         SourceEvaluator::new(&catalogue, "toy", Arc::new(engine), "box").expect("it is a source");
     let plan = catalogue.plan("toy", &limits).expect("it is a source");
+    (evaluator, plan)
+}
+
+#[test]
+fn an_asynchronous_event_that_no_plugin_announces_is_a_wrong_message() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (evaluator, _) = loaded(folder.path(), &Reply::Idle);
+    let named = |name: Option<&str>| Record {
+        time_ns: 1,
+        info: FieldValue::Absent,
+        asynchronous: name.map(str::to_owned),
+        values: Vec::new(),
+        data: None,
+    };
+    evaluator.check(&named(None)).expect("it is of the source");
+    evaluator
+        .check(&named(Some("ping")))
+        .expect("it is announced");
+    let error = evaluator
+        .check(&named(Some("pong\n")))
+        .expect_err("it is not");
+    let error = error.to_string();
+    assert!(
+        error.contains("`pong\\n`, which no plugin announces"),
+        "{error}"
+    );
+}
+
+/// Shows three events to a process that answers each with `again`, and returns what happened to them.
+fn shown(again: &Reply) -> RecordedCounts {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (evaluator, plan) = loaded(folder.path(), again);
     let (done, counts) = mpsc::channel();
     // In a thread of its own, because a failing test would not end.
     std::thread::spawn(move || {
         let mut sources = RecordedSources::default();
         sources.add(plan, evaluator);
         for number in 1..=3 {
-            sources.take(999, number, number, b"x");
+            sources.take(
+                999,
+                RecordedEvent {
+                    number,
+                    time_ns: number,
+                    asynchronous: None,
+                    data: b"x".to_vec(),
+                },
+            );
         }
         sources.flush();
         let counts = sources.counts().map(|(_, counts)| counts.clone()).next();
@@ -117,6 +163,7 @@ fn a_process_that_sends_more_than_it_can_have_is_given_up() {
     let with_data = Record {
         time_ns: 1,
         info: FieldValue::Absent,
+        asynchronous: None,
         values: Vec::new(),
         data: Some(b"x".to_vec()),
     };
@@ -125,6 +172,7 @@ fn a_process_that_sends_more_than_it_can_have_is_given_up() {
         (Reply::Unparsed(1), records),
         (Reply::Unparsed(0), records),
         (Reply::Unparsed(u64::MAX), records),
+        (Reply::Missed(Missed::default()), records),
         (Reply::Idle, records),
         (Reply::Batch(vec![with_data]), "which were not asked for"),
     ] {

@@ -76,7 +76,7 @@ pub(crate) fn capture(toy: &Toy, events: impl IntoIterator<Item = Vec<u8>>) -> P
     toy.folder.file("events.scap", 0o644, bytes)
 }
 
-fn replayed(toy: &Toy, file: &Path) -> Ran {
+pub(crate) fn replayed(toy: &Toy, file: &Path) -> Ran {
     toy.run(&["-e", file.to_str().expect("its path is text")])
 }
 
@@ -91,7 +91,7 @@ fn replay_verb(toy: &Toy, file: &Path, words: &[&str]) -> (i32, String, String) 
 }
 
 /// Records the events of a run, and returns the file and the alerts of the run.
-fn recorded(toy: &Toy) -> (PathBuf, Ran) {
+pub(crate) fn recorded(toy: &Toy) -> (PathBuf, Ran) {
     let prefix = toy.folder.path().join("taken");
     let path = format!("capture.path_prefix={}", prefix.display());
     let options = [
@@ -113,7 +113,7 @@ fn recorded(toy: &Toy) -> (PathBuf, Ran) {
 }
 
 /// Returns the alerts without what differs between runs.
-fn alerts(ran: &Ran) -> Vec<Value> {
+pub(crate) fn alerts(ran: &Ran) -> Vec<Value> {
     let of_rules = ran.alerts.iter().filter(|alert| alert["rule"] == "Each");
     let same = of_rules.map(|alert| {
         let keys = ["output", "time", "source", "output_fields", "priority"];

@@ -115,8 +115,8 @@ fn a_source_that_needs_a_table_of_another_source_is_refused() {
     is_refused(
         &toy,
         &[],
-        "cannot use plugin `toyy`: its source `toyb` cannot start: a source has only the plugins that take fields from its \
-         events or parse them, here toyy: it cannot be initialized (code 1): no plugin before this one",
+        "cannot use plugin `toyy`: its source `toyb` cannot start: a source has only the plugins that add events \
+         to it, take fields from them or parse them, here toyy: it cannot be initialized (code 1): no plugin before this one",
     );
 }
 

@@ -34,7 +34,7 @@ pub use argument::{Argument, ArgumentKind, FieldError};
 pub use dependency::{DescriptorFact, ProcessFact, Source};
 pub use fd::connection_name;
 pub use path::{is_plain, normalize};
-pub use source::{PLUGIN_INFO, PluginField, SourceFields};
+pub use source::{ASYNC_EVENT, PLUGIN_INFO, PluginField, SourceFields};
 
 use crate::{Event, EventKind, FieldName, ParamType, Stage, Value, ValueType};
 

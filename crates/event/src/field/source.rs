@@ -4,10 +4,10 @@
 //! not concern a system call. Which plugins are there is known only when the program runs, so their fields are not in
 //! the registry: whoever parses a name of such a source passes its [`SourceFields`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{ArgumentKind, Class, FieldError, FieldSpec, Source, Supplied, lookup};
-use crate::{Value, ValueType, suggest};
+use crate::{Event, Param, Value, ValueType, suggest};
 
 /// Fields of the class `evt` that events of every source have.
 const COMMON: &[&str] = &[
@@ -24,30 +24,65 @@ const COMMON: &[&str] = &[
     "evt.reltime.s",
     "evt.reltime.ns",
     "evt.outputtime",
-    "evt.type",
     "evt.hostname",
     "evt.source",
-    "evt.is_async",
-    "evt.asynctype",
 ];
 
-/// Fields that only events of plugins have. The registry knows them as fields without a value.
+/// Kind of the asynchronous events that plugins add to a source.
+pub const ASYNC_EVENT: &str = "asyncevent";
+/// Position of the name among the parameters of [`ASYNC_EVENT`].
+const ASYNC_NAME: usize = 1;
+
+/// Fields whose values differ from those of system calls. The kind of an asynchronous event does not say its name, and no
+/// plugin is said to have made it, as in Falco.
 static OF_PLUGINS: &[FieldSpec] = &[
+    FieldSpec::new(
+        "evt.type",
+        ValueType::Text,
+        Source::Event,
+        |event, _| async_name(event).unwrap_or_else(|| Value::text(event.kind.name())),
+        "`pluginevent`, or the name of an asynchronous event.",
+    ),
+    FieldSpec::new(
+        "evt.is_async",
+        ValueType::Bool,
+        Source::Event,
+        |event, _| Value::Bool(async_name(event).is_some()),
+        "Whether the event is an asynchronous one, which a plugin adds to the source.",
+    ),
+    FieldSpec::new(
+        "evt.asynctype",
+        ValueType::Text,
+        Source::Event,
+        |event, _| Value::or_absent(async_name(event)),
+        "Name of an asynchronous event.",
+    ),
     FieldSpec::new(
         "evt.pluginname",
         ValueType::Text,
         Source::Event,
-        |event, _| Value::or_absent(event.world.plugin_name().map(Value::text)),
-        "Name of the plugin that made the event.",
+        |event, _| match async_name(event) {
+            Some(_) => Value::Absent,
+            None => Value::or_absent(event.world.plugin_name().map(Value::text)),
+        },
+        "Name of the plugin that made the event; an asynchronous event has none.",
     ),
     FieldSpec::new(
         PLUGIN_INFO,
         ValueType::Text,
         Source::Event,
         |event, _| event.world.plugin_info(),
-        "The event as its plugin describes it.",
+        "The event as its plugin describes it; an asynchronous event has none.",
     ),
 ];
+
+/// Returns the name of an asynchronous event; `None` for other events.
+fn async_name<'a>(event: &Event<'a>) -> Option<Value<'a>> {
+    (event.kind.name() == ASYNC_EVENT).then(|| match event.params.get(ASYNC_NAME) {
+        Some(Param::Text(name)) => Value::Text(name),
+        _ => Value::Unknown,
+    })
+}
 
 /// Field that a plugin formats only if it is asked to.
 pub const PLUGIN_INFO: &str = "evt.plugininfo";
@@ -73,6 +108,7 @@ pub struct SourceFields {
     source: String,
     classes: Vec<(Class, Vec<&'static FieldSpec>)>,
     by_name: HashMap<&'static str, &'static FieldSpec>,
+    types: BTreeSet<String>,
 }
 
 impl SourceFields {
@@ -102,7 +138,21 @@ impl SourceFields {
             source: source.to_owned(),
             classes,
             by_name,
+            types: BTreeSet::new(),
         }
+    }
+
+    /// Adds names of asynchronous events, which rules may compare with `evt.type`.
+    #[must_use]
+    pub fn with_types(mut self, names: &[String]) -> Self {
+        self.types.extend(names.iter().cloned());
+        self
+    }
+
+    /// Returns true if asynchronous events have this name.
+    #[must_use]
+    pub fn has_type(&self, name: &str) -> bool {
+        self.types.contains(name)
     }
 
     /// Returns the name of the source.
@@ -176,7 +226,10 @@ mod tests {
     #[test]
     fn a_source_has_the_fields_of_its_plugins_and_those_of_every_event() {
         let fields = fields();
-        for name in COMMON {
+        for name in COMMON
+            .iter()
+            .chain(&["evt.type", "evt.is_async", "evt.asynctype"])
+        {
             assert_eq!(lookup(name).map(|spec| spec.name), Ok(*name));
         }
         let parse = |name, argument| Field::new_of(Some(&fields), name, argument);
@@ -190,6 +243,36 @@ mod tests {
         );
         let value = parse("ka.value", Some("/a/b")).expect("it has an argument");
         assert_eq!(value.argument, Argument::Name("/a/b".into()));
+    }
+
+    #[test]
+    fn an_asynchronous_event_has_its_name_as_type_and_no_plugin() {
+        use crate::Stage;
+        use crate::testing::{Arg, EventBuilder};
+        let fields = fields();
+        let shown = |builder: &EventBuilder, name| {
+            let field = Field::new_of(Some(&fields), name, None).expect(name);
+            format!("{:?}", field.extract(&builder.at(Stage::Exit)))
+        };
+        let own = EventBuilder::new("pluginevent");
+        let added = EventBuilder::new(ASYNC_EVENT).arg("name", Arg::Text(b"ping".to_vec()));
+        let text = |text: &str| format!("{:?}", Value::text(text));
+        assert_eq!(shown(&own, "evt.type"), text("pluginevent"));
+        assert_eq!(
+            shown(&own, "evt.is_async"),
+            format!("{:?}", Value::Bool(false))
+        );
+        assert_eq!(shown(&own, "evt.asynctype"), format!("{:?}", Value::Absent));
+        assert_eq!(shown(&added, "evt.type"), text("ping"));
+        assert_eq!(
+            shown(&added, "evt.is_async"),
+            format!("{:?}", Value::Bool(true))
+        );
+        assert_eq!(shown(&added, "evt.asynctype"), text("ping"));
+        assert_eq!(
+            shown(&added, "evt.pluginname"),
+            format!("{:?}", Value::Absent)
+        );
     }
 
     #[test]

@@ -75,7 +75,11 @@ pub(super) static ROWS: &[EventSpec] = &[
         "asyncevent",
         Internal,
         NoDescriptor,
-        [nowhere("name", Text), nowhere("data", Text)]
+        [
+            nowhere("plugin_id", Uint),
+            nowhere("name", Text),
+            nowhere("data", Bytes),
+        ]
     ),
     row!("container", Internal, NoDescriptor, [nowhere("json", Text)]),
     row!(

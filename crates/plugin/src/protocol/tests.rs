@@ -4,6 +4,7 @@ fn record(values: Vec<FieldValue>) -> Record {
     Record {
         time_ns: 1,
         info: FieldValue::Absent,
+        asynchronous: None,
         values,
         data: None,
     }

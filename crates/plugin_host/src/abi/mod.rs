@@ -6,6 +6,7 @@
 //! its parent counts.
 
 mod functions;
+mod handler;
 mod tables;
 mod values;
 
@@ -14,14 +15,15 @@ use std::path::Path;
 use std::ptr;
 
 use falco_plugin_api::{
-    plugin_api, ss_instance_t, ss_plugin_event, ss_plugin_event_input, ss_plugin_event_parse_input,
-    ss_plugin_field_extract_input, ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc,
-    ss_plugin_rc_SS_PLUGIN_EOF as EOF, ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS,
-    ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
+    plugin_api, ss_instance_t, ss_plugin_async_event_handler_t, ss_plugin_event,
+    ss_plugin_event_input, ss_plugin_event_parse_input, ss_plugin_field_extract_input,
+    ss_plugin_init_input, ss_plugin_owner_t, ss_plugin_rc, ss_plugin_rc_SS_PLUGIN_EOF as EOF,
+    ss_plugin_rc_SS_PLUGIN_SUCCESS as SUCCESS, ss_plugin_rc_SS_PLUGIN_TIMEOUT as TIMEOUT,
     ss_plugin_schema_type_SS_PLUGIN_SCHEMA_JSON as JSON_SCHEMA, ss_plugin_t,
 };
 use plugin::protocol::{FieldValue, Scalar};
 
+pub(crate) use self::handler::Owner;
 pub(crate) use self::values::AskedField;
 use self::values::{raw_field, value};
 use crate::event::{self, Buffer, HEADER};
@@ -75,6 +77,8 @@ pub(crate) enum Text {
     ExtractSources,
     Fields,
     ParseSources,
+    AsyncSources,
+    AsyncEvents,
 }
 
 impl Library {
@@ -107,6 +111,8 @@ impl Library {
             Text::Source => sourcing.get_event_source,
             Text::ExtractSources => extraction.get_extract_event_sources,
             Text::Fields => extraction.get_fields,
+            Text::AsyncSources => self.api.__bindgen_anon_4.get_async_event_sources,
+            Text::AsyncEvents => self.api.__bindgen_anon_4.get_async_events,
             Text::ParseSources => self.api.__bindgen_anon_3.get_parse_event_sources,
         };
         let function = function?;
@@ -329,10 +335,33 @@ impl Plugin {
         self.types(self.library.api.__bindgen_anon_3.get_parse_event_types)
     }
 
-    /// Returns true if the plugin takes fields from events of plugins. One that names no types of events takes them from all.
-    pub(crate) fn takes_from_plugins(&self) -> bool {
-        let types = self.types(self.library.api.__bindgen_anon_2.get_extract_event_types);
-        types.is_none_or(|types| types.contains(&event::PLUGIN_EVENT))
+    /// Returns the types of events that the plugin names to take fields from; `None` if it names none.
+    pub(crate) fn extracted_types(&self) -> Option<Vec<u16>> {
+        self.types(self.library.api.__bindgen_anon_2.get_extract_event_types)
+    }
+
+    /// Has threads of the plugin add asynchronous events; they may from now on.
+    pub(crate) fn start_adding(&self, owner: &'static Owner) -> Result<(), String> {
+        self.set_handler(handler::register(owner), Some(handler::handle))
+    }
+
+    /// Has the plugin stop to add events. It may wait for its threads.
+    pub(crate) fn stop_adding(&self) -> Result<(), String> {
+        self.set_handler(ptr::null_mut(), None)
+    }
+
+    fn set_handler(
+        &self,
+        owner: *mut ss_plugin_owner_t,
+        handler: ss_plugin_async_event_handler_t,
+    ) -> Result<(), String> {
+        let set = self.library.api.__bindgen_anon_4.set_async_event_handler;
+        let set = set.ok_or("it has no function `plugin_set_async_event_handler`")?;
+        // SAFETY: `state` is initialized; `owner` is never followed.
+        match unsafe { set(self.state, owner, handler) } {
+            SUCCESS => Ok(()),
+            rc => Err(self.error("does not take the handler of asynchronous events", rc)),
+        }
     }
 
     /// Returns the types of events that a function names; `None` if there are none.

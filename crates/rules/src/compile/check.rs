@@ -318,9 +318,14 @@ impl Checker {
     fn check_event_names(&mut self, names: &[&Literal]) -> bool {
         let mut all_known = true;
         for literal in names {
-            let Err(error) = EventKind::from_name(&literal.text.to_lossy()) else {
+            let name = literal.text.to_lossy();
+            let Err(error) = EventKind::from_name(&name) else {
                 continue;
             };
+            let fields = self.fields.as_ref();
+            if fields.is_some_and(|fields| fields.has_type(&name)) {
+                continue;
+            }
             all_known = false;
             let message = format!("no such event type: `{}`", error.name);
             let mut problem = Problem::new(Code::CompileCondition, literal.span, message);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::field::{Field, Source};
+use event::field::{ASYNC_EVENT, Field, Source};
 use event::{
     Comm, DescriptorSource, Event, EventKind, Image, LiveProcess, NoSystemInfo, Outcome, Pid,
     Process, Stage, StartTime, Tid, Value,
@@ -88,7 +88,7 @@ fn is_fixed(field: &Field, kind: EventKind) -> bool {
     let spec = kind.spec();
     match field.depends_on() {
         Source::Kind | Source::Nowhere => true,
-        Source::Plugin => kind.name() != "pluginevent",
+        Source::Plugin => !matches!(kind.name(), "pluginevent" | ASYNC_EVENT),
         Source::Param | Source::RawParam => field.param_index(kind).is_none(),
         Source::Result => !kind.has_result(),
         Source::OpenFlags | Source::OpenMode | Source::OpenResult => {

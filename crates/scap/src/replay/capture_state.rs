@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bumpalo::Bump;
 use event::Evaluator;
-use event::field::is_plain;
+use event::field::{ASYNC_EVENT, is_plain};
 
 use super::apply::{AppliedEvent, PostEventChanges};
 use super::decode::as_int;
@@ -14,7 +14,7 @@ use super::enter::PendingEnters;
 use super::event_view::EventView;
 use super::openings::{KnownOpen, OpenExit, Openings};
 use super::{Counts, PluginEvent, PluginEvents};
-use crate::bytes::unsigned;
+use crate::bytes::{unsigned, until_nul};
 use crate::read::{Record, Starts};
 use crate::state::State;
 use crate::table::EventType;
@@ -106,8 +106,13 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         }
     }
 
+    /// Passes on an event of the source of a plugin.
     #[cold]
-    fn plugin_event(&mut self, record: &Record<'_>, ty: &EventType) -> Result<(), Error> {
+    pub(super) fn plugin_event(
+        &mut self,
+        record: &Record<'_>,
+        ty: &EventType,
+    ) -> Result<(), Error> {
         if record.is_state_only() {
             return Ok(());
         }
@@ -115,7 +120,11 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         let params = record.params_of(ty, &mut self.starts)?;
         let plugin = params.get(0).and_then(unsigned);
         let plugin = plugin.and_then(|plugin| u32::try_from(plugin).ok());
-        let (Some(plugin), Some(data)) = (plugin, params.get(1)) else {
+        // An asynchronous event has its name before its data.
+        let is_async = ty.name == ASYNC_EVENT;
+        let name = params.get(1).filter(|_| is_async).map(until_nul);
+        let data = params.get(if is_async { 2 } else { 1 });
+        let (Some(plugin), Some(data)) = (plugin, data) else {
             return Err(record.corrupt("no number of a plugin and its event"));
         };
         if let Some(plugins) = &mut self.plugins {
@@ -123,6 +132,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
                 number: self.counts.events,
                 time_ns: record.time_ns,
                 plugin,
+                asynchronous: name,
                 data,
             });
         }

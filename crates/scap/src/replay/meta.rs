@@ -23,6 +23,12 @@ impl<J: Evaluator> CaptureState<'_, J> {
                 }
             }
             Meta::Container => self.container(fields.text("json")),
+            // One of system calls has no number of a plugin.
+            Meta::Asynchronous if fields.id("plugin_id").is_some_and(|plugin| plugin != 0) => {
+                if let Some(ty) = record.ty() {
+                    return self.plugin_event(record, ty);
+                }
+            }
             Meta::Asynchronous if fields.text("name") == b"container" => {
                 self.container(fields.text("data"));
             }

@@ -41,15 +41,17 @@ pub struct Counts {
     pub of_plugins: u64,
 }
 
-/// An event that a plugin made, in a capture.
+/// An event of the source of a plugin, in a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginEvent<'b> {
     /// Number of the event in the capture.
     pub number: u64,
     /// Time in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// Number of the plugin.
+    /// Number of the plugin that is the source.
     pub plugin: u32,
+    /// Name of an asynchronous event; `None` for an event that the plugin itself made.
+    pub asynchronous: Option<&'b [u8]>,
     /// The bytes of the plugin, which it alone understands.
     pub data: &'b [u8],
 }

@@ -16,6 +16,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use event::field::ASYNC_EVENT;
 use event::{Event, EventKind, Image, Param, Pid, StartTime};
 
 use crate::list::{MachineInfo, UserEntry};
@@ -40,6 +41,9 @@ pub struct Header {
 /// Maximum number of processes remembered as described. Beyond it, all are described again.
 const MAX_DESCRIBED: usize = 16_384;
 
+/// Number of the type of asynchronous events.
+const ASYNC_CODE: u16 = 402;
+
 /// Encodes events as blocks. All bytes appended by one call belong together.
 pub struct Writer {
     header: Header,
@@ -49,6 +53,8 @@ pub struct Writer {
     values: Values,
     /// Kind of the events that plugins make.
     of_plugins: Option<EventKind>,
+    /// Kind of the asynchronous events that plugins add.
+    asynchronous: Option<EventKind>,
 }
 
 /// What the file already contains about a process.
@@ -81,6 +87,7 @@ impl Writer {
             descriptors: HashMap::new(),
             values: Values::default(),
             of_plugins: EventKind::from_name("pluginevent").ok(),
+            asynchronous: EventKind::from_name(ASYNC_EVENT).ok(),
         }
     }
 
@@ -115,7 +122,7 @@ impl Writer {
     /// Appends an event, after everything that it depends on. Returns false, and appends nothing, if it is an event of a
     /// plugin without its bytes.
     pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
-        if Some(event.kind) == self.of_plugins {
+        if [self.of_plugins, self.asynchronous].contains(&Some(event.kind)) {
             return self.plugin_event(event, out);
         }
         if self.described.len() > MAX_DESCRIBED || self.descriptors.len() > MAX_DESCRIBED {
@@ -138,13 +145,27 @@ impl Writer {
 
     /// Appends an event of a plugin, which depends on nothing. Readers take those that are longer than other events.
     fn plugin_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> bool {
-        // It has no counterpart, so it is not one that begins a call.
-        let ty = EventType::widely_known("pluginevent", false);
-        let (Some(ty), [Param::Uint(plugin), Param::Text(data)]) = (ty, event.params) else {
+        let (name, plugin, data) = match event.params {
+            [Param::Uint(plugin), Param::Text(data)] => (None, *plugin, *data),
+            [Param::Uint(plugin), Param::Text(name), Param::Text(data)] => {
+                (Some(name), *plugin, *data)
+            }
+            _ => return false,
+        };
+        // They have no counterparts, so they are none that begin a call.
+        let ty = match name {
+            None => EventType::widely_known("pluginevent", false),
+            // sysdig 0.29 does not know them, and skips them.
+            Some(_) => EventType::of(ASYNC_CODE),
+        };
+        let Some(ty) = ty else {
             return false;
         };
         self.values.clear();
-        self.values.push_number(*plugin, 4);
+        self.values.push_number(plugin, 4);
+        if let Some(name) = name {
+            self.values.push_text(name);
+        }
         self.values.push(data);
         Blocks::new(out).event(&EventDraft {
             ty,

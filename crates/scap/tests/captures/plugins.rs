@@ -34,8 +34,10 @@ struct Waiting<'l>(Log<'l>, Vec<String>);
 
 impl PluginEvents for Waiting<'_> {
     fn take(&mut self, event: &PluginEvent<'_>) {
+        let name = event.asynchronous.map(<[u8]>::escape_ascii);
+        let name = name.map_or_else(String::new, |name| format!(" `{name}`"));
         self.1.push(format!(
-            "event {} of {} at {}: {}",
+            "event {}{name} of {} at {}: {}",
             event.number,
             event.plugin,
             event.time_ns,
@@ -109,6 +111,51 @@ fn events_of_plugins_are_read_as_written_in_their_order_among_calls() {
     assert_eq!(log.len(), 4);
 }
 
+fn asynchronous(name: &[u8], data: &[u8]) -> EventBuilder {
+    EventBuilder::new("asyncevent")
+        .process(&testing::process(-1, None, &["none"]))
+        .time_ns(9)
+        .arg("plugin_id", Arg::Uint(999))
+        .arg("name", Arg::Text(name.to_vec()))
+        .arg("data", Arg::Text(data.to_vec()))
+}
+
+#[test]
+fn asynchronous_events_are_read_as_written() {
+    let (mut writer, mut file) = begun();
+    let long = vec![b'x'; 100_000];
+    assert!(writer.event(&asynchronous(b"ping", b"a\0b").at(Stage::Exit), &mut file));
+    assert!(writer.event(&event(7, 999, b"c").at(Stage::Exit), &mut file));
+    assert!(writer.event(&asynchronous(b"pong", &long).at(Stage::Exit), &mut file));
+    let (log, events, result) = played(&file);
+    result.expect("a whole capture");
+    assert_eq!(events, 3);
+    assert_eq!(log[0], "event 1 `ping` of 999 at 9: a\\x00b");
+    assert_eq!(log[1], "event 2 of 999 at 7: c");
+    assert!(log[2].starts_with("event 3 `pong` of 999 at 9: xxx"));
+    assert!(log[2].ends_with(&"x".repeat(100_000)));
+}
+
+#[test]
+fn an_asynchronous_event_of_no_plugin_is_none_of_a_source() {
+    let (_, file) = begun();
+    let parameters = |plugin: u32| [&plugin.to_le_bytes()[..], b"n\0d"].concat();
+    let block = |plugin| block_of(402, &[4, 2, 1], &parameters(plugin));
+    let (log, events, result) = played(&[&file[..], &block(0), &block(5)].concat());
+    result.expect("a whole capture");
+    assert_eq!(
+        (log, events),
+        (vec!["event 2 `n` of 5 at 9: d".to_owned()], 1)
+    );
+    let cut = block_of(402, &[4, 2], &parameters(5)[..6]);
+    let (_, _, result) = played(&[&file[..], &cut].concat());
+    let error = result.expect_err("it has no data").to_string();
+    assert!(
+        error.contains("no number of a plugin and its event"),
+        "{error}"
+    );
+}
+
 #[test]
 fn an_event_without_its_bytes_is_not_written() {
     let (mut writer, mut file) = begun();
@@ -122,13 +169,17 @@ fn an_event_without_its_bytes_is_not_written() {
 
 /// Returns a block with an event of a plugin whose parameters have these lengths.
 fn block(lengths: &[u32], bytes: &[u8]) -> Vec<u8> {
+    block_of(322, lengths, bytes)
+}
+
+fn block_of(ty: u16, lengths: &[u32], bytes: &[u8]) -> Vec<u8> {
     let mut event = Vec::new();
     event.extend(0_u16.to_le_bytes());
     event.extend(9_u64.to_le_bytes());
     event.extend(u64::MAX.to_le_bytes());
     let length = 26 + lengths.len() * 4 + bytes.len();
     event.extend(u32::try_from(length).expect("it is short").to_le_bytes());
-    event.extend(322_u16.to_le_bytes());
+    event.extend(ty.to_le_bytes());
     event.extend(u32::try_from(lengths.len()).expect("few").to_le_bytes());
     lengths
         .iter()
