@@ -123,12 +123,12 @@ mod tests {
         Pairs::new(pairs).unwrap()
     }
 
-    /// 95 % of the intervals must hold the true ratio. 400 trials have a standard error of 1.1 %;
-    /// the percentile interval of a median is known to be a little wide at small counts.
+    /// 95 % of the intervals must hold the true ratio. 400 trials, which slow tests make, have a standard error of
+    /// 1.1 %, 100 have one of 2.2 %; the percentile interval of a median is known to be a little wide at small counts.
     #[test]
     fn interval_covers_the_true_ratio_as_often_as_it_says() {
         let mut rng = Rng::new(20);
-        let trials = 400;
+        let trials = if crate::slow() { 400 } else { 100 };
         let covered = (0..trials)
             .filter(|trial| {
                 let interval = ratio_of_medians(&rounds(&mut rng, 15, 1.3), 0.95, *trial);
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_interval_of_a_mean_covers_the_true_mean() {
         let mut rng = Rng::new(21);
-        let trials = 60;
+        let trials = if crate::slow() { 60 } else { 20 };
         let covered = (0..trials)
             .filter(|trial| {
                 let tests: Vec<Pairs> = (0..3).map(|_| rounds(&mut rng, 10, 1.3)).collect();
@@ -192,7 +192,10 @@ mod tests {
                 interval.low <= 1.3 && 1.3 <= interval.high
             })
             .count();
-        assert!((54..=60).contains(&covered), "{covered} of {trials}");
+        assert!(
+            covered as f64 >= 0.9 * trials as f64,
+            "{covered} of {trials}"
+        );
     }
 
     #[test]

@@ -33,3 +33,9 @@ pub use rank::{MannWhitney, hodges_lehmann, mann_whitney};
 pub use rng::Rng;
 pub use sample::{Error, Pairs, Sample};
 pub use verdict::{Thresholds, Verdict, verdict};
+
+/// Returns true if slow tests are requested.
+#[cfg(test)]
+fn slow() -> bool {
+    std::env::var_os("TOLLGATE_TEST_SLOW").is_some_and(|value| value == "1")
+}

@@ -158,9 +158,14 @@ mod tests {
     /// slow-down under 5 % noise must be detected nearly always.
     #[test]
     fn error_rates_are_what_the_confidence_promises() {
+        // Fewer trials have a larger error, so their bound is looser.
+        let (trials, most) = if crate::slow() {
+            (300_u64, 0.08)
+        } else {
+            (100, 0.12)
+        };
         let mut rng = Rng::new(9);
         let mut rate = |factor: f64| {
-            let trials = 300_u64;
             let found = (0..trials).filter(|trial| {
                 let pairs: Vec<(f64, f64)> = (0..12)
                     .map(|_| (1.0 + 0.05 * rng.unit(), factor * (1.0 + 0.05 * rng.unit())))
@@ -172,7 +177,7 @@ mod tests {
             found.count() as f64 / trials as f64
         };
         let (false_alarms, hits) = (rate(1.0), rate(1.1));
-        assert!(false_alarms < 0.08, "{false_alarms}");
+        assert!(false_alarms < most, "{false_alarms}");
         assert!(hits > 0.98, "{hits}");
     }
 }
