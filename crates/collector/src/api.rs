@@ -351,17 +351,36 @@ pub(crate) async fn health() -> Response {
     json_response(StatusCode::OK, &json!({"status": "ok"}))
 }
 
-/// `GET /readyz`: the store answers, too.
+/// `GET /readyz`: the store answers, too. With a queue, what agents need is the queue; the store may be away.
 pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Answer {
-    shared.blocking(|store| store.statistics()).await?;
-    Ok(json_response(StatusCode::OK, &json!({"status": "ready"})))
+    let statistics = shared.blocking(|store| store.statistics());
+    let Some(queue) = &shared.queue else {
+        statistics.await?;
+        return Ok(json_response(StatusCode::OK, &json!({"status": "ready"})));
+    };
+    if queue.depth().await.is_none() {
+        let message = "the queue does not answer";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    }
+    let answers = queue.while_store_answers(statistics).await.is_some();
+    let store = if answers { "ready" } else { "away" };
+    let answer = json!({"status": "ready", "queue": "ready", "store": store});
+    Ok(json_response(StatusCode::OK, &answer))
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Answer {
-    auth::reader(&shared, &headers).await?;
-    let statistics = shared.blocking(|store| store.statistics()).await?;
-    let text = shared.metrics.page(&statistics);
+    auth::metrics_reader(&shared, &headers).await?;
+    let statistics = shared.blocking(|store| store.statistics());
+    let text = match &shared.queue {
+        None => shared.metrics.page(Some(&statistics.await?), None),
+        Some(queue) => {
+            let statistics = queue.while_store_answers(statistics).await;
+            let depth = queue.depth().await;
+            let queue = Some((&queue.counters, depth));
+            shared.metrics.page(statistics.as_ref(), queue)
+        }
+    };
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }

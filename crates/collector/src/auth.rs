@@ -84,7 +84,7 @@ impl Caller {
 /// Returns the agent that sends the request: the one that its secret belongs to, if it comes with what that agent enrolled with.
 pub(crate) async fn agent(shared: &Arc<Shared>, caller: &Caller) -> Result<Sender, Refusal> {
     let presented = caller.name(shared).await?;
-    match credential(shared, &caller.headers).await? {
+    match known_credential(shared, &caller.headers).await? {
         Credential::Agent {
             id, certificate, ..
         } if certificate == presented => Ok(Sender { id }),
@@ -158,7 +158,19 @@ pub(crate) async fn direct(shared: &Arc<Shared>, caller: &Caller) -> Result<Send
 
 /// Returns who asks.
 pub(crate) async fn reader(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Reader, Refusal> {
-    match credential(shared, headers).await? {
+    as_reader(credential(shared, headers).await?)
+}
+
+/// Returns who asks for metrics: also while the store is away, if there is a queue.
+pub(crate) async fn metrics_reader(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+) -> Result<Reader, Refusal> {
+    as_reader(known_credential(shared, headers).await?)
+}
+
+fn as_reader(credential: Credential) -> Result<Reader, Refusal> {
+    match credential {
         Credential::Token { id, scope } if !matches!(scope, Scope::Agents(_)) => Ok(Reader {
             actor: format!("token {}", id.0),
             scope,
@@ -175,17 +187,36 @@ fn forbidden(needed: &str) -> Refusal {
 }
 
 async fn credential(shared: &Arc<Shared>, headers: &HeaderMap) -> Result<Credential, Refusal> {
-    let refused = || {
-        shared.metrics.unauthorized.add(1);
-        let message = "the token is missing, unknown, expired or revoked";
-        Refusal::new(StatusCode::UNAUTHORIZED, message)
-    };
-    let secret = secret(headers).ok_or_else(refused)?;
-    let hash = secret::hash(&secret);
+    let hash = hash(shared, headers)?;
     let known = shared
         .blocking(move |store| store.credential(&hash))
         .await?;
-    known.ok_or_else(refused)
+    known.ok_or_else(|| unknown(shared))
+}
+
+/// The same for senders: with a queue, what the store has confirmed holds for a while.
+async fn known_credential(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+) -> Result<Credential, Refusal> {
+    let Some(queue) = &shared.queue else {
+        return credential(shared, headers).await;
+    };
+    let hash = hash(shared, headers)?;
+    let known = queue.credential(hash).await?;
+    known.ok_or_else(|| unknown(shared))
+}
+
+/// Returns the hash of the secret.
+fn hash(shared: &Shared, headers: &HeaderMap) -> Result<[u8; 32], Refusal> {
+    let secret = secret(headers).ok_or_else(|| unknown(shared))?;
+    Ok(secret::hash(&secret))
+}
+
+fn unknown(shared: &Shared) -> Refusal {
+    shared.metrics.unauthorized.add(1);
+    let message = "the token is missing, unknown, expired or revoked";
+    Refusal::new(StatusCode::UNAUTHORIZED, message)
 }
 
 /// Returns the secret of a bearer token, or the password of Basic authentication, which Falco sends for a URL

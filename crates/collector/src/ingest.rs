@@ -82,7 +82,17 @@ pub(crate) async fn inventory(
         let bundle = bundles::exchange(store, id, &labels, &inventory)?;
         Ok((bundle, captures::order(store, id)?))
     });
-    let (bundle, capture) = told.await?;
+    let (bundle, capture) = match &shared.queue {
+        None => told.await?,
+        Some(queue) => match queue.while_store_answers(told).await {
+            Some(told) => told,
+            // An agent sends its records only if this is answered. What it is to have is not known, so it stays as it is.
+            None => {
+                let answer = json!({"agent": id.0, "stored": false});
+                return Ok(json_response(StatusCode::OK, &answer));
+            }
+        },
+    };
     let answer = json!({"agent": id.0, "bundle": bundle, "capture": capture});
     Ok(json_response(StatusCode::OK, &answer))
 }
@@ -104,8 +114,16 @@ pub(crate) async fn batch(State(shared): State<Arc<Shared>>, caller: Caller, bod
     let _turn = shared.turn().await?;
     let text = body::text(&caller.headers, body).await?;
     let received_ns = now_ns();
-    let records = records(&text, received_ns)?;
-    let receipt = store(&shared, sender.id, Some(first), records).await?;
+    let receipt = match &shared.queue {
+        None => {
+            let records = records(&text, received_ns)?;
+            store(&shared, sender.id, Some(first), records).await?
+        }
+        Some(queue) => {
+            let lines = lines(&text)?;
+            queue.put(sender.id, (first, &lines), received_ns).await?
+        }
+    };
     Ok(json_response(
         StatusCode::OK,
         &json!({
@@ -127,15 +145,20 @@ struct LossLine {
     detail: String,
 }
 
-fn records(text: &str, received_ns: i64) -> Result<Vec<Record>, Refusal> {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+/// Returns the lines with records.
+fn lines(text: &str) -> Result<Vec<&str>, Refusal> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let lines: Vec<&str> = lines.collect();
     if lines.len() > MAX_RECORDS {
         let message = format!("the batch has more than {MAX_RECORDS} records");
         return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
+    Ok(lines)
+}
+
+/// Reads the records of a batch.
+pub(crate) fn records(text: &str, received_ns: i64) -> Result<Vec<Record>, Refusal> {
+    let lines = lines(text)?;
     let dropped = lines.iter().filter(|line| **line == DROPPED_RECORD).count();
     let last = lines.iter().rposition(|line| *line == DROPPED_RECORD);
     let read = |(at, line): (usize, &&str)| {

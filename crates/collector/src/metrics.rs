@@ -1,19 +1,11 @@
 //! Counters of the collector, as Prometheus reads them.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use store::Statistics;
 
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, number: u64) {
-        self.0.fetch_add(number, Ordering::Relaxed);
-    }
-}
+use crate::counter::Counter;
+use crate::queue::{self, Depth};
 
 /// The counters since the start.
 #[derive(Debug, Default)]
@@ -34,8 +26,12 @@ pub(crate) struct Metrics {
 type Write<'w> = dyn FnMut(&str, &str, &str, &[(&str, u64)]) + 'w;
 
 impl Metrics {
-    /// Returns the page.
-    pub(crate) fn page(&self, statistics: &Statistics) -> String {
+    /// Returns the page. What does not answer has no sizes there; `queue` is that of a collector with a queue.
+    pub(crate) fn page(
+        &self,
+        statistics: Option<&Statistics>,
+        queue: Option<(&queue::Counters, Option<Depth>)>,
+    ) -> String {
         let mut page = String::new();
         let metric = &mut |name: &str, kind: &str, help: &str, rows: &[(&str, u64)]| {
             let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -43,21 +39,38 @@ impl Metrics {
                 let _ = writeln!(page, "{name}{labels} {value}");
             }
         };
-        self.counters(metric);
-        sizes(statistics, metric);
+        self.counters(queue.map(|(counters, _)| counters), metric);
+        if let Some((counters, depth)) = queue {
+            let up = [("", u64::from(statistics.is_some()))];
+            metric("tollgate_store_up", "gauge", "The store answers.", &up);
+            queued(counters, depth, metric);
+        }
+        if let Some(statistics) = statistics {
+            sizes(statistics, metric);
+        }
         page
     }
 
-    fn counters(&self, metric: &mut Write<'_>) {
-        let of = |counter: &Counter| counter.0.load(Ordering::Relaxed);
+    /// Writes the counters. With a queue, records are stored by it, and without one by requests.
+    fn counters(&self, queue: Option<&queue::Counters>, metric: &mut Write<'_>) {
+        let of = |counter: &Counter| counter.value();
+        let both = |counter: &Counter, queued: fn(&queue::Counters) -> &Counter| {
+            of(counter).saturating_add(queue.map_or(0, |counters| of(queued(counters))))
+        };
         metric(
             "tollgate_collector_records_total",
             "counter",
             "Records of senders by what became of them.",
             &[
-                ("{result=\"stored\"}", of(&self.stored)),
-                ("{result=\"duplicate\"}", of(&self.duplicates)),
-                ("{result=\"missing\"}", of(&self.missing)),
+                ("{result=\"stored\"}", both(&self.stored, |it| &it.stored)),
+                (
+                    "{result=\"duplicate\"}",
+                    both(&self.duplicates, |it| &it.duplicates),
+                ),
+                (
+                    "{result=\"missing\"}",
+                    both(&self.missing, |it| &it.missing),
+                ),
                 ("{result=\"rejected\"}", of(&self.rejected)),
             ],
         );
@@ -79,6 +92,67 @@ impl Metrics {
             "counter",
             "Alerts deleted by retention.",
             &pruned,
+        );
+    }
+}
+
+/// Writes what a queue has done, and what waits in it.
+fn queued(counters: &queue::Counters, depth: Option<Depth>, metric: &mut Write<'_>) {
+    let of = |counter: &Counter| counter.value();
+    metric(
+        "tollgate_queue_batches_total",
+        "counter",
+        "Batches by what this server did with them; delayed are those that waited for one before them.",
+        &[
+            ("{result=\"queued\"}", of(&counters.queued)),
+            ("{result=\"redelivered\"}", of(&counters.redelivered)),
+            ("{result=\"delayed\"}", of(&counters.delayed)),
+            ("{result=\"set_aside\"}", of(&counters.set_aside)),
+        ],
+    );
+    metric(
+        "tollgate_queue_refused_total",
+        "counter",
+        "Batches that the queue did not take, by cause. Senders repeat them.",
+        &[
+            ("{cause=\"away\"}", of(&counters.away)),
+            ("{cause=\"full\"}", of(&counters.full)),
+            ("{cause=\"refused\"}", of(&counters.refused)),
+        ],
+    );
+    let up = [("", u64::from(depth.is_some()))];
+    metric("tollgate_queue_up", "gauge", "The queue answers.", &up);
+    let Some(depth) = depth else { return };
+    let gauges = [
+        ("batches", "Batches that wait for the store.", depth.batches),
+        ("bytes", "Bytes of the batches that wait.", depth.bytes),
+        (
+            "lag_seconds",
+            "Age of the oldest batch that waits.",
+            depth.lag_seconds,
+        ),
+        (
+            "in_work",
+            "Batches that are delivered and not confirmed.",
+            depth.in_work,
+        ),
+        (
+            "redelivered",
+            "Batches in work that were delivered before.",
+            depth.redelivered,
+        ),
+        (
+            "set_aside",
+            "Batches that cannot be stored and are set aside.",
+            depth.set_aside,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        metric(
+            &format!("tollgate_queue_{name}"),
+            "gauge",
+            help,
+            &[("", value)],
         );
     }
 }

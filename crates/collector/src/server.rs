@@ -22,6 +22,7 @@ use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::oidc::{OidcError, OidcSettings};
 use crate::page::{self, Door, OidcDoor, ProposeException, Tails};
+use crate::queue::{self, Queue, QueueError, QueueSettings};
 use crate::{api, body, bundles, captures, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
@@ -69,6 +70,8 @@ pub struct Settings {
     pub propose: Option<ProposeException>,
     /// Identity provider by which people log in, beside passwords.
     pub oidc: Option<OidcSettings>,
+    /// Queue in front of the store; without one, a batch is acknowledged when the store has it.
+    pub queue: Option<QueueSettings>,
 }
 
 /// A collector cannot start.
@@ -80,6 +83,9 @@ pub enum CollectorError {
     /// The identity provider cannot be used as it is configured.
     #[error(transparent)]
     Oidc(#[from] OidcError),
+    /// The queue cannot be used as it is configured.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
     /// There are no threads for the asynchronous runtime.
     #[error("cannot start the collector")]
     Start {
@@ -104,6 +110,7 @@ pub(crate) struct Shared {
     pub(crate) oidc: Option<OidcDoor>,
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
+    pub(crate) queue: Option<Arc<Queue>>,
     uploads: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     decoders: Arc<Semaphore>,
@@ -177,6 +184,10 @@ impl Collector {
     /// The address is in use, the certificate is invalid, or there are no threads.
     pub fn start(settings: Settings, store: Arc<dyn Store>) -> Result<Self, CollectorError> {
         let oidc = settings.oidc.map(OidcDoor::new).transpose()?;
+        let queue = settings.queue.map(|settings| {
+            Queue::new(settings, Arc::clone(&store), ingest::records).map(Arc::new)
+        });
+        let queue = queue.transpose()?;
         let listener =
             HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
         let address = listener.address();
@@ -195,6 +206,7 @@ impl Collector {
             oidc,
             tails: Tails::new(),
             propose: settings.propose,
+            queue,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS)),
             decoders: Arc::new(Semaphore::new(DECODERS)),
@@ -216,6 +228,9 @@ impl Collector {
             runtime.spawn_blocking(move || provider.try_out());
         }
         runtime.spawn(bundles::watch(Arc::clone(&shared)));
+        if let Some(queue) = &shared.queue {
+            runtime.spawn(queue::run(Arc::clone(queue)));
+        }
         runtime.spawn(keep(shared, settings.max_age, settings.max_bytes));
         Ok(Self {
             runtime: Some(runtime),

@@ -360,6 +360,7 @@ fn tls_is_1_3_with_a_certificate_of_its_own_that_survives_a_restart() {
         max_bytes: None,
         propose: None,
         oidc: None,
+        queue: None,
     };
     let collector = Collector::start(settings, store.into()).expect("a free port");
     let address = collector.address().expect("a port");

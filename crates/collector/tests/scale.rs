@@ -218,6 +218,7 @@ fn pages_are_quick(database: &str, store: Arc<dyn Store>) {
         max_bytes: None,
         propose: None,
         oidc: None,
+        queue: None,
     };
     let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
     add_user(&*store, ("ann", PASSWORD), Scope::Viewer, "test").expect("it is added");

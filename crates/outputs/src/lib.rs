@@ -54,7 +54,7 @@ pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use hub::{ChannelCounters, OnProblem};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
-pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};
+pub use nats::{JetStream, NatsError, NatsLink, NatsOutput, NatsServers, NatsTls};
 pub use net::client::HttpError;
 pub use net::names::addresses;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};

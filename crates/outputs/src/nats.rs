@@ -5,6 +5,7 @@
 //! the C library.
 
 mod address;
+mod client;
 mod connection;
 mod credentials;
 mod error;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::address::Address;
+pub use self::client::{NatsLink, NatsServers};
 use self::connection::{Connection, Login, Unnamed, check_system_store, client_config, is_refusal};
 use self::credentials::Credentials;
 pub use self::error::NatsError;
@@ -80,13 +82,7 @@ impl NatsChannel {
     /// Reads addresses, certificates and secrets, so that a wrong one fails at the start. Connects
     /// with the first alert.
     fn open(options: NatsOptions) -> Result<Self, NatsError> {
-        let addresses = options.urls.iter().map(|url| {
-            Address::parse(url).map_err(|problem| NatsError::Url {
-                url: url.clone(),
-                problem,
-            })
-        });
-        let addresses: Vec<_> = addresses.collect::<Result<_, _>>()?;
+        let (addresses, tls) = servers(&options.urls, &options.credentials, options.tls.as_ref())?;
         let subject = Subject::parse(&options.subject).map_err(|problem| NatsError::Subject {
             subject: options.subject.clone(),
             problem,
@@ -97,15 +93,6 @@ impl NatsChannel {
         {
             let problem = format!("`{}` is no name of a stream", options.stream);
             return Err(NatsError::Setting { problem });
-        }
-        if options.tls.is_none() && addresses.iter().any(|address| address.tls) {
-            let problem = "an address with tls:// needs tls.enabled".to_owned();
-            return Err(NatsError::Setting { problem });
-        }
-        options.credentials.check()?;
-        let tls = client_config(options.tls.as_ref())?;
-        if tls.is_some() {
-            check_system_store().map_err(|problem| NatsError::Setting { problem })?;
         }
         Ok(Self {
             addresses,
@@ -240,6 +227,32 @@ impl Channel for NatsChannel {
     fn peer(&self) -> Arc<Peer> {
         Arc::clone(&self.peer)
     }
+}
+
+/// Returns the addresses of the servers and the TLS configuration, and reads certificates and secrets, so that a wrong one
+/// fails at the start.
+fn servers(
+    urls: &[String],
+    credentials: &Credentials,
+    tls: Option<&TlsOptions>,
+) -> Result<(Vec<Address>, Option<Unnamed>), NatsError> {
+    let addresses = urls.iter().map(|url| {
+        Address::parse(url).map_err(|problem| NatsError::Url {
+            url: url.clone(),
+            problem,
+        })
+    });
+    let addresses: Vec<_> = addresses.collect::<Result<_, _>>()?;
+    if tls.is_none() && addresses.iter().any(|address| address.tls) {
+        let problem = "an address with tls:// needs tls.enabled".to_owned();
+        return Err(NatsError::Setting { problem });
+    }
+    credentials.check()?;
+    let tls = client_config(tls)?;
+    if tls.is_some() {
+        check_system_store().map_err(|problem| NatsError::Setting { problem })?;
+    }
+    Ok((addresses, tls))
 }
 
 /// Returns 24 digits that are unique to this channel.

@@ -105,6 +105,20 @@ pub enum StoreError {
         /// What is wrong.
         problem: String,
     },
+    /// A batch is of an agent that the store does not have.
+    #[error("cannot store a batch: there is no agent {id}")]
+    UnknownAgent {
+        /// Number of the agent.
+        id: i64,
+    },
+    /// A batch has to follow what is stored of its agent, and does not.
+    #[error("cannot store a batch from record {first} on: record {expected} is not stored yet")]
+    OutOfOrder {
+        /// Number of the first record of the batch.
+        first: u64,
+        /// Number of the record that has to come first.
+        expected: u64,
+    },
     /// The database has tools of its own for this.
     #[error("cannot {action} a store in PostgreSQL")]
     Elsewhere {

@@ -37,6 +37,26 @@ pub(crate) struct NewRecord {
     pub(crate) loss: Option<Loss>,
 }
 
+/// What becomes of a batch whose numbers pass over some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hole {
+    /// They are counted as missing.
+    Counted,
+    /// The batch is refused: they can still come.
+    Refused,
+}
+
+/// Refuses a batch that has to follow what is stored, and does not.
+pub(crate) fn check_order(batch: &Batch, before: u64, hole: Hole) -> Result<(), StoreError> {
+    let expected = before.saturating_add(1);
+    match batch.first {
+        Some(first) if hole == Hole::Refused && first > expected => {
+            Err(StoreError::OutOfOrder { first, expected })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Returns what of a batch was not stored before. `before` is the number up to which the sender's records are
 /// stored, `host` the host of an agent that has enrolled; empty for a direct sender.
 pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Vec<NewRecord>) {

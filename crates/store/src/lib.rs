@@ -62,6 +62,21 @@ pub trait Store: Bundles + Captures + People + Send + Sync {
     /// [`StoreError::Busy`] if too many batches wait. `done` does not run then.
     fn append(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError>;
 
+    /// Submits a batch as [`Store::append`] does, and fails with [`StoreError::OutOfOrder`] if a record of its agent before its
+    /// first one is not stored: for batches that several writers take from a queue, where the earlier one can still come.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::append`].
+    fn append_next(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError>;
+
+    /// Returns the sequence number up to which the records of an agent are stored.
+    ///
+    /// # Errors
+    ///
+    /// There is no such agent, or the database fails.
+    fn acknowledged(&self, agent: AgentId) -> Result<u64, StoreError>;
+
     /// Adds a token and returns its number.
     ///
     /// # Errors

@@ -147,7 +147,7 @@ async fn verified(
         let is_right = is_short && password::is(&password, &hash) && exists;
         is_right.then_some(hash)
     });
-    compared.await
+    Ok(compared.await?)
 }
 
 /// Begins a session with a new secret, whatever cookie the browser had. `password` is the hash that was verified,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use tokio::sync::Semaphore;
 
-use super::view::PageError;
+use crate::answer::Refusal;
 
 /// Time limit for a turn.
 const WAIT: Duration = Duration::from_secs(20);
@@ -35,10 +35,10 @@ impl Turns {
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, PageError> {
+    ) -> Result<T, Refusal> {
         let crowded = || {
             let message = "too many people log in at the same time; try again";
-            PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
         };
         let turn = tokio::time::timeout(self.wait, Arc::clone(&self.free).acquire_owned()).await;
         let turn = turn.map_err(|_late| crowded())?;
@@ -50,7 +50,7 @@ impl Turns {
         });
         worked.await.map_err(|_panic| {
             let message = "the collector has a defect";
-            PageError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
         })
     }
 }
@@ -101,7 +101,7 @@ mod tests {
             ..Turns::new(0)
         };
         let error = on_runtime(turns.run(|| ())).err();
-        let status = error.map(|error| error.0.status);
+        let status = error.map(|error| error.status);
         assert_eq!(status, Some(StatusCode::SERVICE_UNAVAILABLE));
     }
 
@@ -109,7 +109,7 @@ mod tests {
     fn work_that_panics_gives_its_turn_back() {
         let turns = Turns::new(1);
         let error = on_runtime(turns.run(|| panic!("for the test"))).err();
-        let status = error.map(|error| error.0.status);
+        let status = error.map(|error| error.status);
         assert_eq!(status, Some(StatusCode::INTERNAL_SERVER_ERROR));
         assert!(on_runtime(turns.run(|| ())).is_ok());
     }

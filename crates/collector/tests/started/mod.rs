@@ -27,6 +27,7 @@ pub(crate) fn start(change: impl FnOnce(&mut Settings)) -> Started {
         max_bytes: None,
         propose: None,
         oidc: None,
+        queue: None,
     };
     change(&mut settings);
     let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");

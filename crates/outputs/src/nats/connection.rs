@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use self::errors::acknowledged;
-pub(super) use self::errors::is_refusal;
+pub(super) use self::errors::{connecting, is_refusal};
 pub(super) use self::tls::{Unnamed, check_system_store, client_config};
 use super::address::Address;
 use super::credentials::Credentials;
@@ -91,37 +91,12 @@ impl Connection {
             .enable_io()
             .enable_time()
             .build()?;
-        let (sender, events) = channel(EVENTS);
-        let is_first = AtomicBool::new(true);
-        let options = ConnectOptions::new()
-            .name("tollgate")
-            .connection_timeout(left(deadline)?)
-            .ignore_discovered_servers()
-            .require_tls(login.tls.is_some())
-            // Also without TLS, or the client would encrypt at a server's wish.
-            .tls_client_config(tls::naming(login.tls, &address.host)?)
-            // A second attempt never begins: the channel opens a new connection.
-            .reconnect_delay_callback(move |_| {
-                if is_first.swap(false, Ordering::Relaxed) {
-                    Duration::ZERO
-                } else {
-                    Duration::MAX
-                }
-            })
-            .event_callback(move |event| {
-                let sender = sender.clone();
-                async move {
-                    // The connection is being dropped if nobody listens.
-                    let _ = sender.send(event).await;
-                }
-            });
-        let options = login.credentials.apply(options).map_err(io::Error::other)?;
-        // An address, so that `async-nats` does not ask the C library for it.
-        let server: ServerAddr = format!("nats://{at}").parse()?;
+        let (options, events) = one_socket(address, login, deadline)?;
+        let server = server_at(at)?;
         let connected = runtime.block_on(async {
             let client = in_time(deadline, options.connect(server)).await?;
             let client =
-                client.map_err(|error| errors::connecting(&error, address, login.tls.is_some()))?;
+                client.map_err(|error| connecting(&error, address, login.tls.is_some()))?;
             let acknowledgement = Acknowledgement::prepare(&client, login.jetstream).await?;
             Ok::<_, io::Error>((client, acknowledgement))
         });
@@ -200,6 +175,45 @@ impl Acknowledgement {
             count: 0,
         })
     }
+}
+
+/// Returns the options of a client that lives as long as its socket, and what it reports.
+pub(super) fn one_socket(
+    address: &Address,
+    login: &Login<'_>,
+    deadline: Instant,
+) -> io::Result<(ConnectOptions, Receiver<Event>)> {
+    let (sender, events) = channel(EVENTS);
+    let is_first = AtomicBool::new(true);
+    let options = ConnectOptions::new()
+        .name("tollgate")
+        .connection_timeout(left(deadline)?)
+        .ignore_discovered_servers()
+        .require_tls(login.tls.is_some())
+        // Also without TLS, or the client would encrypt at a server's wish.
+        .tls_client_config(tls::naming(login.tls, &address.host)?)
+        // A second attempt never begins: the user opens a new connection.
+        .reconnect_delay_callback(move |_| {
+            if is_first.swap(false, Ordering::Relaxed) {
+                Duration::ZERO
+            } else {
+                Duration::MAX
+            }
+        })
+        .event_callback(move |event| {
+            let sender = sender.clone();
+            async move {
+                // The connection is being dropped if nobody listens.
+                let _ = sender.send(event).await;
+            }
+        });
+    let options = login.credentials.apply(options).map_err(io::Error::other)?;
+    Ok((options, events))
+}
+
+/// Returns the server at an address, so that `async-nats` does not ask the C library for it.
+pub(super) fn server_at(at: SocketAddr) -> io::Result<ServerAddr> {
+    format!("nats://{at}").parse()
 }
 
 /// The client and its events, while it publishes.
@@ -330,12 +344,15 @@ async fn settle() {
     }
 }
 
-async fn in_time<T>(deadline: Instant, future: impl Future<Output = T>) -> io::Result<T> {
+pub(super) async fn in_time<T>(
+    deadline: Instant,
+    future: impl Future<Output = T>,
+) -> io::Result<T> {
     let result = tokio::time::timeout_at(deadline.into(), future).await;
     result.map_err(|_elapsed| late())
 }
 
-fn closed() -> io::Error {
+pub(super) fn closed() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection")
 }
 

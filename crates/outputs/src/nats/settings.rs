@@ -158,7 +158,7 @@ impl NatsOutput {
         })
     }
 
-    fn credentials(&self) -> Result<Credentials, NatsError> {
+    pub(super) fn credentials(&self) -> Result<Credentials, NatsError> {
         let file = |path: &Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
         let conflict = |problem: &str| NatsError::Setting {
             problem: problem.to_owned(),
@@ -189,7 +189,7 @@ impl NatsOutput {
 const STORE: &str = "/etc/ssl/certs";
 
 impl NatsTls {
-    fn options(&self) -> Result<TlsOptions, NatsError> {
+    pub(super) fn options(&self) -> Result<TlsOptions, NatsError> {
         let is_set = |path: &Path| !path.as_os_str().is_empty();
         if is_set(&self.cert_file) != is_set(&self.key_file) {
             return Err(NatsError::Setting {

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::writer::State;
 use super::{sums, text};
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, HOUR_NS, LOSSES, Names, NewRecord, Sums};
+use crate::intake::{self, Cache, GroupKey, HOUR_NS, Hole, LOSSES, Names, NewRecord, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 use crate::writer::Transactions;
@@ -53,9 +53,10 @@ struct Columns {
 }
 
 /// Stores what was not stored before.
-pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreError> {
+pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Receipt, StoreError> {
     let (sender, received_ns) = (batch.sender, batch.received_ns);
     let (before, host) = sender_state(state.connection()?, sender)?;
+    intake::check_order(&batch, before, hole)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let (mut sums, mut columns) = (Sums::default(), Columns::default());
     let mut room = None;
@@ -105,12 +106,13 @@ fn clean(alert: NewAlert) -> NewAlert {
 }
 
 /// Returns the number up to which the sender's records are stored, and its host.
-fn sender_state(connection: &mut Connection, sender: AgentId) -> Result<(u64, String), StoreError> {
+pub(super) fn sender_state(
+    connection: &mut Connection,
+    sender: AgentId,
+) -> Result<(u64, String), StoreError> {
     let find = "SELECT acknowledged, host FROM agents WHERE id = $1";
     let row = connection.first(find, &[&sender.0])?;
-    let row = row.ok_or_else(|| StoreError::Row {
-        problem: format!("there is no agent {}", sender.0),
-    })?;
+    let row = row.ok_or(StoreError::UnknownAgent { id: sender.0 })?;
     Ok((unsigned(row.try_get(0)?), row.try_get(1)?))
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use crate::certificate::CertificateName;
 use crate::error::StoreError;
+use crate::intake::Hole;
 use crate::model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
     Filter, Group, GroupId, NewAgent, NewToken, Overview, Pruned, Retention, Statistics, Token,
@@ -77,17 +78,31 @@ impl PostgresStore {
     ) -> Result<T, StoreError> {
         queue::run(&self.writer, change)
     }
-}
 
-impl Store for PostgresStore {
-    fn append(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+    /// Submits a batch.
+    fn submit(&self, batch: Batch, hole: Hole, done: OnCommitted) -> Result<(), StoreError> {
         self.writer.try_submit(Box::new(move |state| {
-            let appended = state.and_then(|state| append::append(state, batch));
+            let appended = state.and_then(|state| append::append(state, batch, hole));
             Outcome {
                 failed: appended.is_err(),
                 done: Box::new(move |committed| done(committed.and(appended))),
             }
         }))
+    }
+}
+
+impl Store for PostgresStore {
+    fn append(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+        self.submit(batch, Hole::Counted, done)
+    }
+
+    fn append_next(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+        self.submit(batch, Hole::Refused, done)
+    }
+
+    fn acknowledged(&self, agent: AgentId) -> Result<u64, StoreError> {
+        self.readers
+            .with(|connection| Ok(append::sender_state(connection, agent)?.0))
     }
 
     fn create_token(&self, token: NewToken) -> Result<TokenId, StoreError> {

@@ -5,14 +5,15 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::sums;
 use super::writer::State;
 use crate::error::StoreError;
-use crate::intake::{self, Cache, GroupKey, LOSSES, Names, Sums};
+use crate::intake::{self, Cache, GroupKey, Hole, LOSSES, Names, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 
 /// Stores what was not stored before.
-pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreError> {
+pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Receipt, StoreError> {
     let (sender, received_ns) = (batch.sender, batch.received_ns);
     let (before, host) = sender_state(state.connection(), sender)?;
+    intake::check_order(&batch, before, hole)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let mut sums = Sums::default();
     let mut room = None;
@@ -35,11 +36,16 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
 }
 
 /// Returns the number up to which the sender's records are stored, and its host.
-fn sender_state(connection: &Connection, sender: AgentId) -> Result<(u64, String), StoreError> {
+pub(super) fn sender_state(
+    connection: &Connection,
+    sender: AgentId,
+) -> Result<(u64, String), StoreError> {
     let mut statement =
         connection.prepare_cached("SELECT acknowledged, host FROM agents WHERE id = ?1")?;
-    let found = statement.query_row([sender.0], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))?;
-    Ok(found)
+    let found = statement.query_row([sender.0], |row| Ok((unsigned(row.get(0)?), row.get(1)?)));
+    found
+        .optional()?
+        .ok_or(StoreError::UnknownAgent { id: sender.0 })
 }
 
 fn advance(

@@ -29,6 +29,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::certificate::CertificateName;
 use crate::error::StoreError;
+use crate::intake::Hole;
 use crate::model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
     Filter, Group, GroupId, NewAgent, NewToken, Overview, Pruned, Retention, Statistics, Token,
@@ -85,17 +86,31 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         queue::run(&self.writer, change)
     }
-}
 
-impl Store for SqliteStore {
-    fn append(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+    /// Submits a batch.
+    fn submit(&self, batch: Batch, hole: Hole, done: OnCommitted) -> Result<(), StoreError> {
         self.writer.try_submit(Box::new(move |state| {
-            let appended = state.and_then(|state| append::append(state, batch));
+            let appended = state.and_then(|state| append::append(state, batch, hole));
             Outcome {
                 failed: appended.is_err(),
                 done: Box::new(move |committed| done(committed.and(appended))),
             }
         }))
+    }
+}
+
+impl Store for SqliteStore {
+    fn append(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+        self.submit(batch, Hole::Counted, done)
+    }
+
+    fn append_next(&self, batch: Batch, done: OnCommitted) -> Result<(), StoreError> {
+        self.submit(batch, Hole::Refused, done)
+    }
+
+    fn acknowledged(&self, agent: AgentId) -> Result<u64, StoreError> {
+        self.readers
+            .with(|connection| Ok(append::sender_state(connection, agent)?.0))
     }
 
     fn create_token(&self, token: NewToken) -> Result<TokenId, StoreError> {

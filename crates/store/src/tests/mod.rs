@@ -5,6 +5,7 @@ mod bundles;
 mod captures;
 mod certificates;
 mod encrypted;
+mod order;
 mod people;
 mod shared;
 mod sums;

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use labels::Selector;
 
 use super::login::LoginOptions;
+use super::queue::QueueOptions;
 
 const SERVER: &str = "Server options";
 const STORE: &str = "Store options";
@@ -49,6 +50,8 @@ pub(crate) struct Serve {
     pub(crate) agent_crl: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) login: LoginOptions,
+    #[command(flatten)]
+    pub(crate) queue: QueueOptions,
     #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]
@@ -429,7 +432,7 @@ fn class(text: &str) -> Result<String, &'static str> {
 }
 
 /// Parses a number with a unit: s, m, h or d.
-fn span(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn span(text: &str) -> Result<Duration, &'static str> {
     let wrong = "expected a number and a unit, as in 30d, 12h, 5m or 10s";
     let unit = text.chars().last().ok_or(wrong)?;
     let seconds = match unit {

@@ -6,6 +6,7 @@ mod bundles;
 mod login;
 #[cfg(feature = "serve")]
 mod provider;
+mod queue;
 #[cfg(feature = "serve")]
 mod server;
 #[cfg(feature = "serve")]

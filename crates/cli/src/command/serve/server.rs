@@ -43,6 +43,7 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
         oidc: provider::settings(&args.login)?,
+        queue: args.queue.settings(),
     };
     let collector = Collector::start(settings, Arc::clone(&store))
         .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;

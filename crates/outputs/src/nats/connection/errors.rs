@@ -31,7 +31,11 @@ pub(in super::super) fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// A connection that was not made, encrypted or not.
-pub(super) fn connecting(error: &ConnectError, address: &Address, is_encrypted: bool) -> io::Error {
+pub(in super::super) fn connecting(
+    error: &ConnectError,
+    address: &Address,
+    is_encrypted: bool,
+) -> io::Error {
     let source = error.source();
     if error.kind() == ConnectErrorKind::TimedOut {
         return super::late();
