@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// Makes a command line that runs a shell command while a listener sends one line to each connection at an
-/// address.
+/// address. The command starts as soon as somebody listens. Nothing else may listen in its network, unless the address is
+/// `-U SOCKET`.
 #[macro_export]
 macro_rules! with_listener {
     ($address:literal, $line:literal, $then:literal) => {
@@ -23,7 +24,11 @@ macro_rules! with_listener {
                 $line,
                 "' | nc -l -N ",
                 $address,
-                " & sleep 0.5\n",
+                " &\nset -- ",
+                $address,
+                "\nlistens=' 0A '; table=/proc/net/tcp\n",
+                "if [ $1 = -U ]; then listens=\" 00010000 0001 01 +[0-9]+ $2\"; table=/proc/net/unix; fi\n",
+                "until [[ $(< $table) =~ $listens ]]; do sleep 0.02; done\n",
                 $then,
                 "\nwait"
             ),
@@ -40,6 +45,7 @@ pub struct TestProgram {
     terminal: bool,
     known: bool,
     inside: bool,
+    waits: bool,
     /// The process that the alert names. For a program that must fire, `fields` holds what the alert must
     /// contain.
     process: &'static str,
@@ -66,6 +72,7 @@ pub const fn act(process: &'static str, command: &'static [&'static str]) -> Tes
         terminal: false,
         known: false,
         inside: false,
+        waits: false,
         process,
         fields: &[],
     }
@@ -111,6 +118,14 @@ impl TestProgram {
         }
     }
 
+    /// Makes its runs at once, as it sleeps most of its time.
+    pub const fn waiting(self) -> Self {
+        Self {
+            waits: true,
+            ..self
+        }
+    }
+
     /// Returns true if the case does not apply to an engine that watches from outside: names of other hosts
     /// inside the container are not known there.
     fn is_out_of_reach(&self) -> bool {
@@ -124,6 +139,33 @@ impl TestProgram {
             return self.identities;
         }
         std::slice::from_ref(&self.identities[turn % self.identities.len()])
+    }
+
+    /// Runs it in each environment as each user whose turn it is, under the rules of a file.
+    fn runs(&self, must_fire: bool, file: &PathBuf) -> Vec<(Environment, Identity, WatchResult)> {
+        let run = |place, identity| {
+            let watch = self.watch(place, identity).rules_file(file);
+            (place, identity, watch.rules(SENTINEL).run())
+        };
+        let places = self.places.iter().enumerate();
+        let turns = places.flat_map(|(turn, &place)| {
+            let identities = self.identities_in_turn(turn, must_fire).iter();
+            identities.map(move |&identity| (place, identity))
+        });
+        if !self.waits {
+            return turns
+                .map(|(place, identity)| run(place, identity))
+                .collect();
+        }
+        std::thread::scope(|scope| {
+            let started: Vec<_> = turns
+                .map(|(place, identity)| scope.spawn(move || run(place, identity)))
+                .collect();
+            let ended = started.into_iter().map(|thread| thread.join());
+            ended
+                .map(|run| run.expect("it panics with its own words"))
+                .collect()
+        })
     }
 
     fn watch(&self, place: Environment, identity: Identity) -> Watch {
@@ -160,26 +202,19 @@ impl Case {
                 println!("left out: {:?}: the program is outside", act.command);
                 continue;
             }
-            for (turn, &place) in act.places.iter().enumerate() {
-                for &identity in act.identities_in_turn(turn, must_fire) {
-                    let watched = act
-                        .watch(place, identity)
-                        .rules_file(file)
-                        .rules(SENTINEL)
-                        .run();
-                    let outcome = if must_fire {
-                        fired(&watched, stock, act, place, identity)
-                    } else {
-                        did_not_fire(&watched, stock, act, place)
-                    };
-                    first |= must_fire && is_first(&watched, self.rule);
-                    if let Err(why) = outcome {
-                        failures.push(format!(
-                            "{:?} at {place:?} as {identity:?}: {why}\n{}",
-                            act.command,
-                            watched.story()
-                        ));
-                    }
+            for (place, identity, watched) in act.runs(must_fire, file) {
+                let outcome = if must_fire {
+                    fired(&watched, stock, act, place, identity)
+                } else {
+                    did_not_fire(&watched, stock, act, place)
+                };
+                first |= must_fire && is_first(&watched, self.rule);
+                if let Err(why) = outcome {
+                    failures.push(format!(
+                        "{:?} at {place:?} as {identity:?}: {why}\n{}",
+                        act.command,
+                        watched.story()
+                    ));
                 }
             }
         }

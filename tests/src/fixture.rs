@@ -1,7 +1,9 @@
 //! Workload programs in C, compiled on demand.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::Scratch;
 
@@ -19,6 +21,22 @@ impl Fixture {
     /// If it does not compile.
     pub fn compile(name: &str) -> Self {
         Self::try_compile(name, &["-static"]).unwrap_or_else(|text| panic!("{text}"))
+    }
+
+    /// Returns the program of `compile` that all tests of this process share, as long as one of them holds it.
+    ///
+    /// # Panics
+    /// If it does not compile.
+    pub fn shared(name: &str) -> Arc<Self> {
+        static SHARED: Mutex<BTreeMap<String, Weak<Fixture>>> = Mutex::new(BTreeMap::new());
+        // A test that panicked while it compiled one has left nothing behind.
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fixture) = shared.get(name).and_then(Weak::upgrade) {
+            return fixture;
+        }
+        let fixture = Arc::new(Self::compile(name));
+        shared.insert(name.to_owned(), Arc::downgrade(&fixture));
+        fixture
     }
 
     /// Compiles with other options.

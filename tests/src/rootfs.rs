@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex, Weak};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::Scratch;
 use crate::binary::{program, which};
@@ -86,6 +86,7 @@ impl Rootfs {
         }
         let rootfs = Arc::new(Self::build());
         *shared = Arc::downgrade(&rootfs);
+        keep(&rootfs);
         rootfs
     }
 
@@ -225,6 +226,20 @@ impl Rootfs {
         fs::set_permissions(self.path().join(name), Permissions::from_mode(mode))
             .expect("it is our file");
     }
+}
+
+/// Keeps a root until this process ends: each one takes a second of a processor to build. Nothing drops a static value, so
+/// a shell waits for the end of this process and removes the folder, whatever ends the process.
+fn keep(rootfs: &Arc<Rootfs>) {
+    static KEPT: OnceLock<(Arc<Rootfs>, Child)> = OnceLock::new();
+    KEPT.get_or_init(|| {
+        let script = "trap '' HUP INT TERM; read -r line; rm -rf -- \"$1\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).arg(rootfs.path());
+        shell.stdin(Stdio::piped()).stdout(Stdio::null());
+        let shell = shell.stderr(Stdio::null()).spawn();
+        (Arc::clone(rootfs), shell.expect("a shell is installed"))
+    });
 }
 
 /// Returns the shared libraries that ldd(1) names.

@@ -2,10 +2,28 @@
 //! `fixtures/attack.c`; each runs in a container of its own, whose pids are nobody else's.
 
 use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use abi::Errno;
-use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip, slow};
+
+/// A test that moves processes between control groups, or freezes some, does not run beside those whose file systems are
+/// served by a process of the workload. Once, on Linux 6.18, the kernel's work queues stood still while both ran ("BUG:
+/// workqueue lockup" of both processors), and the unmount that waits for one of them did not return within a minute.
+static CONTROL_GROUPS: RwLock<()> = RwLock::new(());
+
+fn with_control_groups() -> RwLockWriteGuard<'static, ()> {
+    CONTROL_GROUPS
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_file_systems() -> RwLockReadGuard<'static, ()> {
+    CONTROL_GROUPS
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Ends a test of what an engine does that holds callers, reads their memory from outside and has processes
 /// that the workload can reach. The engine `ebpf` does nothing of that.
@@ -88,7 +106,7 @@ impl Setting {
 
     /// Runs a shell command in which `$0` is the attacking program and `$1` the file.
     fn script(self, script: &str) -> Attack {
-        let program = self.program(&Fixture::compile("attack"));
+        let program = self.program(&Fixture::shared("attack"));
         let file = self.watch.scratch().file("secret", 0o644, "");
         let words = [
             "sh".to_owned(),
@@ -170,6 +188,8 @@ impl Attack {
 fn nothing_reaches_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     // Each way to reach a process, at each of ours.
     let ways = 18 * Engine::under_test().watchers();
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
@@ -202,6 +222,8 @@ fn nothing_reaches_the_processes_that_watch() {
 fn nothing_can_be_read_of_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("memory");
         let files = 4 * Engine::under_test().watchers();
@@ -213,6 +235,8 @@ fn nothing_can_be_read_of_the_processes_that_watch() {
 fn a_signal_to_many_reaches_all_but_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("many");
         attack.expect("kill_group", &[(0, 0)]);
@@ -228,6 +252,8 @@ fn a_signal_to_many_reaches_all_but_the_processes_that_watch() {
 fn the_group_of_the_processes_that_watch_can_be_signalled_without_them() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("group");
         attack.expect("sender", &[(9, 0)]);
@@ -240,6 +266,8 @@ fn the_group_of_the_processes_that_watch_can_be_signalled_without_them() {
 fn what_a_workload_does_to_its_own_processes_goes_through() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("innocent");
         for step in [
@@ -263,6 +291,8 @@ fn what_a_workload_does_to_its_own_processes_goes_through() {
 fn pids_of_a_namespace_below_are_not_mistaken_for_those_of_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Root, Identity::User] {
         let setting = Setting::new(identity);
         // In a session of its own: the signal to its group is to hit no shell of ours.
@@ -275,6 +305,8 @@ fn pids_of_a_namespace_below_are_not_mistaken_for_those_of_the_processes_that_wa
 fn a_process_that_makes_itself_unreadable_is_told_and_its_calls_may_match() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for &identity in Identity::READERS {
         let attack = Setting::new(identity).attack("undumpable");
         attack.expect("prctl", &[(0, 0)]);
@@ -291,6 +323,8 @@ fn a_process_that_makes_itself_unreadable_is_told_and_its_calls_may_match() {
 fn to_make_itself_unreadable_is_refused_on_demand() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity)
             .option("--refuse")
@@ -307,9 +341,11 @@ fn to_make_itself_unreadable_is_refused_on_demand() {
 fn a_program_whose_file_may_not_be_read_is_told_and_its_calls_may_match() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for &identity in Identity::READERS {
         let setting = Setting::new(identity);
-        let fixture = Fixture::compile("attack");
+        let fixture = Fixture::shared("attack");
         let closed = setting.watch.scratch().program(fixture.program(), "closed");
         std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o111))
             .unwrap();
@@ -331,6 +367,8 @@ fn a_program_whose_file_may_not_be_read_is_told_and_its_calls_may_match() {
 fn a_worker_of_another_user_is_told_and_its_calls_may_match() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Root, Identity::Docker, Identity::DockerTracing] {
         let attack = Setting::new(identity).attack("worker");
         attack.expect("worker", &[(0, 0)]);
@@ -377,6 +415,8 @@ impl Attack {
 #[test]
 fn filters_of_its_own_hide_nothing() {
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("filters");
         for step in ["log", "trace", "allow", "trap", "errno"] {
@@ -399,6 +439,8 @@ fn filters_of_its_own_hide_nothing() {
 fn a_listener_of_its_own_is_refused_and_every_open_is_seen() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("listener");
         if Engine::under_test() == Engine::EveryCall {
@@ -426,6 +468,8 @@ fn strict_mode_is_refused_by_the_kernel_under_a_filter() {
 #[test]
 fn what_is_mounted_over_proc_is_not_believed() {
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     let rules = "\
 - rule: Described
   desc: who opens the file, as /proc describes it
@@ -458,6 +502,8 @@ fn what_is_mounted_over_proc_is_not_believed() {
 #[test]
 fn calls_of_other_tables_are_seen() {
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("tables");
         let (int80, x32) = (attack.results("int80"), attack.results("x32"));
@@ -656,6 +702,7 @@ fn programs_whose_names_do_not_come_hold_up_their_callers_alone() {
 fn a_page_of_a_file_that_does_not_come_holds_up_its_caller_alone() {
     need_held_calls!();
     need_root!();
+    let _turn = with_file_systems();
     held("fuse_pages", 1);
 }
 
@@ -693,7 +740,12 @@ fn kept(name: &str, processes: i64, counted: &str) {
 fn an_exec_that_does_not_end_keeps_nobody_from_other_processes() {
     need_held_calls!();
     need_root!();
-    kept("held_exec", 1, "attach_timeouts");
+    let _turn = with_file_systems();
+    // For all runs.
+    let _program = Fixture::shared("attack");
+    if slow() {
+        kept("held_exec", 1, "attach_timeouts");
+    }
     kept("held_execs", 8, "attach_timeouts");
 }
 
@@ -701,6 +753,7 @@ fn an_exec_that_does_not_end_keeps_nobody_from_other_processes() {
 fn no_receiver_is_put_at_risk_when_the_last_thread_is_made() {
     need_held_calls!();
     need_root!();
+    let _turn = with_control_groups();
     if Engine::under_test().traces() {
         skip!("has one thread that nobody takes the place of", || Ok(
             String::from("it does not wait for pages")
@@ -761,18 +814,24 @@ fn callers_that_are_followed_all_the_time_leave_room_for_others() {
 fn memory_that_is_locked_for_ever_holds_up_nobody_else() {
     need_held_calls!();
     need_root!();
+    let _turn = with_file_systems();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     if Engine::under_test().traces() {
         skip!("looks at every page table itself", || Ok(String::from(
             "the whole workload waits, and is told of"
         )));
     }
-    kept("locked", 1, "read_timeouts");
+    if slow() {
+        kept("locked", 1, "read_timeouts");
+    }
     kept("locked_many", 8, "read_timeouts");
 }
 
 #[test]
 fn a_home_whose_server_is_watched_itself_holds_nobody_up() {
     need_root!();
+    let _turn = with_file_systems();
     let attack = Setting::new(Identity::Root)
         .script("cd %W && cp \"$0\" attack && ./attack fuse_home \"$1\"; \"$0\" opens \"$1\"");
     attack.goes_on("fuse_home", Identity::Root);
@@ -797,6 +856,8 @@ fn a_home_whose_server_is_watched_itself_holds_nobody_up() {
 #[test]
 fn a_stopped_caller_holds_nobody_up() {
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("stopped");
         attack.expect("ended_by", &[(9, 0)]);
@@ -811,6 +872,7 @@ fn a_stopped_caller_holds_nobody_up() {
 #[test]
 fn a_frozen_caller_holds_nobody_up() {
     need_root!();
+    let _turn = with_control_groups();
     let attack =
         Setting::new(Identity::Root).script("cd %W && \"$0\" frozen \"$1\"; \"$0\" opens \"$1\"");
     attack.goes_on("frozen", Identity::Root);
@@ -857,6 +919,8 @@ fn a_pid_that_is_used_again_is_not_taken_for_the_process_before() {
 #[test]
 fn children_whose_parents_are_gone_are_seen() {
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("orphans");
         assert_eq!(attack.seen(), 25, "{}", attack.story());
@@ -868,6 +932,8 @@ fn children_whose_parents_are_gone_are_seen() {
 fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
     need_held_calls!();
     need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
     let Some(rules) = e2e::stock_rules_file() else {
         e2e::skip!("needs Falco's stable rules beside the repository", || Ok(
             "../shared/reference/upstream/falco_rules.yaml is no file".to_owned()
@@ -881,7 +947,7 @@ fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
             .rules_file(&rules);
         let program = watch
             .scratch()
-            .program(Fixture::compile("attack").program(), "attack");
+            .program(Fixture::shared("attack").program(), "attack");
         let words = [&program.display().to_string(), "undumpable", "/etc/shadow"];
         let watched = watch.command(words.map(str::to_owned)).run();
         let attack = Attack { watched };

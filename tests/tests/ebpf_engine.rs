@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use e2e::{
-    Alert, Engine, Fixture, Limited, Scratch, Watch, need_root, need_slow, program, skip,
+    Alert, Engine, Fixture, Limited, Scratch, Watch, need_root, need_slow, program, skip, slow,
     watch_host, watch_host_for,
 };
 
@@ -114,7 +114,7 @@ fn calls_by_an_io_uring_are_events_or_told() {
   output: removed
   priority: DEBUG
 ";
-    let fixture = Fixture::compile("racer");
+    let fixture = Fixture::shared("racer");
     let watch = Watch::new(["true"]).engine(Engine::Ebpf).rules(rules);
     let racer = watch.scratch().program(fixture.program(), "racer");
     let racer = racer.display();
@@ -203,7 +203,7 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
 fn a_flood_hides_nothing_of_other_processes() {
     need_root!();
     let _alone = flooding();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let [target, other] = ["target", "targets"].map(|name| files.file(name, 0o644, ""));
@@ -293,7 +293,7 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     let scale = std::env::var("TOLLGATE_TEST_CHURN").map_or(1, |scale| {
         scale.parse().expect("TOLLGATE_TEST_CHURN is a number")
     });
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let secret = files.file("secret", 0o644, "");
@@ -384,7 +384,7 @@ fn births_and_ends_that_pile_up_leave_room_for_programs_and_calls_about_privileg
     const PROGRAMS: usize = 200;
     need_root!();
     let _alone = flooding();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let rules = "- rule: Program\n  desc: x\n  condition: evt.type = execve and evt.res = SUCCESS and proc.name = busybox and proc.args contains marked-among-births\n  output: x\n  priority: DEBUG\n\
@@ -532,7 +532,7 @@ fn whoever_looks_for_open_ports_fills_no_lane() {
             "none below /sys/fs/cgroup"
         )));
     };
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let scanner = files.program(fixture.program(), "scanner");
@@ -588,17 +588,19 @@ fn whoever_looks_for_open_ports_fills_no_lane() {
 fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
     need_root!();
     let _alone = flooding();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let rules = format!(
         "- rule: Identity\n  desc: x\n  condition: evt.type = setuid and user.uid = 12345\n  output: x\n  priority: DEBUG\n{MARKED}"
     );
-    for (processes, count, user) in [
-        ("4", "20000", "1"),
+    let floods = [
         ("100", "1000", "1"),
         ("4", "20000", "12345"),
-    ] {
+        ("4", "20000", "1"),
+    ];
+    let floods = if slow() { &floods[..] } else { &floods[..2] };
+    for &(processes, count, user) in floods {
         let (printed, stats) =
             watch_host_for(LIMIT, &["-o", "rule_matching=all"], &rules, |watcher| {
                 signal(watcher, "-STOP");
@@ -633,7 +635,7 @@ fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
 fn a_flood_of_opens_hides_no_open_of_another_process() {
     need_root!();
     let _alone = flooding();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let [target, other] = ["target", "other"].map(|name| files.file(name, 0o644, ""));
@@ -735,7 +737,7 @@ fn an_undecided_event_is_told_with_its_rules_and_the_cause() {
 fn what_finds_no_room_is_counted_and_told() {
     need_root!();
     let _alone = flooding();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let other = files.file("target", 0o644, "");
@@ -770,7 +772,7 @@ fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
     const OPENS: usize = 500;
     need_root!();
     let _quiet = without_floods();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let files = Scratch::new();
     let crowd = files.program(fixture.program(), "crowd");
     let target = files.file("target", 0o644, "");

@@ -284,7 +284,7 @@ const CONNECTIONS: &str = "\
 #[test]
 fn ends_of_connections_are_found_in_every_family() {
     need_root!();
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let run = |option: &[&str]| {
         let watch = Watch::new(["true"]).engine(Engine::Ebpf);
         let crowd = watch.scratch().program(fixture.program(), "crowd");
@@ -335,7 +335,7 @@ fn ends_of_connections_are_found_in_every_family() {
 /// Runs what is looked for a thousand times, with what is not in between; a rule that asks for the first
 /// finds it each time, and the other does not leave the kernel.
 fn a_thousand_of(what: &str, [this, other]: [&str; 2], rule: &str, counted: &str) {
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let watch = Watch::new(["true"]).engine(Engine::Ebpf);
     let crowd = watch.scratch().program(fixture.program(), "crowd");
     let [this, other] = [this, other].map(|word| match word.parse::<u16>() {
@@ -407,7 +407,7 @@ const OUTSIDE: &str = "\
 
 /// Runs `crowd WAY` under each engine: the same is told, with the filter in the kernel and without.
 fn engines_agree_outside_the_root(way: &str, is_detached: bool) {
-    let fixture = Fixture::compile("crowd");
+    let fixture = Fixture::shared("crowd");
     let run = |engine, option: &[&str]| {
         let watch = Watch::new(["true"]).engine(engine);
         let crowd = watch.scratch().program(fixture.program(), "crowd");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use e2e::{Scratch, need_root, skip};
+use e2e::{Scratch, need_root, skip, until};
 
 /// Runs `tollgate bench` in `folder`; status, standard output, standard error.
 fn bench(folder: &Path, line: &str) -> (i32, String, String) {
@@ -45,7 +45,7 @@ fn assert_valid(folder: &Path, excused: &[&str]) {
 #[test]
 fn unix_runs_all_twelve_tests_in_two_copies() {
     let scratch = Scratch::new();
-    let line = "unix --quick --rounds 1 --copies 2 --out run";
+    let line = "unix --seconds 0.1 --rounds 1 --copies 2 --out run";
     let (code, out, err) = bench(scratch.path(), line);
     assert_eq!(code, 0, "{out}{err}");
     let run = scratch.path().join("run");
@@ -78,9 +78,13 @@ fn set_ups_run_natives_and_subjects_alike() {
     // Named from the folder that the lab is started in, whatever the set-up enters.
     let rules = "- rule: Nothing\n  desc: d\n  condition: evt.type = acct\n  output: o\n  priority: DEBUG\n";
     std::fs::write(scratch.path().join("own.yaml"), rules).unwrap();
-    for place in ["container", "quarter-cpu", "session"] {
+    for (place, length) in [
+        ("container", "--quick"),
+        ("quarter-cpu", "--seconds 0.1"),
+        ("session", "--seconds 0.1"),
+    ] {
         let line = format!(
-            "unix --quick --rounds 1 --copies 1 --workload ^(syscall|spawn)$ --setup {place} -r own.yaml \
+            "unix {length} --rounds 1 --copies 1 --workload ^(syscall|spawn)$ --setup {place} -r own.yaml \
              --out {place}"
         );
         let (code, out, err) = bench(scratch.path(), &line);
@@ -257,11 +261,9 @@ fn an_interrupted_suite_still_reports() {
         .spawn()
         .expect("the program starts");
     let samples = scratch.path().join("run/samples.jsonl");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while std::fs::read_to_string(&samples).map_or(0, |text| text.lines().count()) < 4 {
-        assert!(std::time::Instant::now() < deadline, "no samples");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    until("there are samples", || {
+        std::fs::read_to_string(&samples).map_or(0, |text| text.lines().count()) >= 4
+    });
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     let status = child.wait().expect("it ends");

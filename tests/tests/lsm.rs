@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use e2e::attacks::{self, Tried};
@@ -726,18 +727,33 @@ fn attacks_of_each_kind_fail_under_bpf_and_under_apparmor() {
     if let Some(missing) = Guest::missing() {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
-    let rows: Vec<&Row> = ROWS
-        .iter()
-        .filter(|row| SHORT.contains(&row.rule))
-        .collect();
-    assert_eq!(rows.len(), SHORT.len());
-    check(&rows);
+    let (run, expected) = usual_run();
+    check(run, expected);
+}
+
+/// What `usual_run` has: all output, and the attempts of the table.
+type Usual = (GuestRun, Vec<Attempt>);
+
+/// What the tests of the usual tier do in the machine, which starts once for all: what `TOLD` tells, and the attempts of
+/// `SHORT`, which end with what is removed.
+fn usual_run() -> &'static Usual {
+    static RUN: OnceLock<Usual> = OnceLock::new();
+    RUN.get_or_init(|| {
+        let rows: Vec<&Row> = ROWS
+            .iter()
+            .filter(|row| SHORT.contains(&row.rule))
+            .collect();
+        assert_eq!(rows.len(), SHORT.len());
+        let (attacks, expected) = attack_script(&rows);
+        (run(&format!("{}{attacks}", told_script())), expected)
+    })
 }
 
 #[test]
 fn each_attack_fails_under_bpf_and_under_apparmor_and_nothing_else_does() {
     need_slow!();
-    check(&ROWS.iter().collect::<Vec<_>>());
+    let (script, expected) = attack_script(&ROWS.iter().collect::<Vec<_>>());
+    check(&run(&script), &expected);
 }
 
 /// A row of the table under one enforcer: the name of its section, the enforcer, and what that denies.
@@ -814,17 +830,15 @@ fn mistakes_in(
     mistakes
 }
 
-/// Makes each attack, under each enforcer and without.
-fn check(rows: &[&'static Row]) {
-    let (script, expected) = attack_script(rows);
-    let run = run(&script);
+/// Looks at what became of each attack, under each enforcer and without.
+fn check(run: &GuestRun, expected: &[Attempt]) {
     assert_eq!(run.code, 0, "{run:?}");
     let sections = sections(&run.stdout);
     let free = outcomes(&sections["free"]);
     let mut mistakes = Vec::new();
     let mut tried = Vec::new();
     for (name, enforcer, row, denied) in expected {
-        let text = &sections[&name];
+        let text = &sections[name];
         let bound = outcomes(text);
         let unknown = -1;
         let of =
@@ -832,11 +846,11 @@ fn check(rows: &[&'static Row]) {
         let gave = |deed: &str| (deed.to_owned(), of(&bound, deed), of(&free, deed));
         tried.push(Tried {
             rule: row.rule.to_owned(),
-            enforcer: enforcer.to_owned(),
+            enforcer: (*enforcer).to_owned(),
             attacks: denied.iter().map(|(deed, _)| gave(deed)).collect(),
             twins: row.still.iter().map(|deed| gave(deed)).collect(),
         });
-        mistakes.extend(mistakes_in(row, enforcer, &denied, text, &free));
+        mistakes.extend(mistakes_in(row, enforcer, denied, text, &free));
     }
     attacks::note("guest", &tried);
     assert!(
@@ -914,18 +928,23 @@ const TOLD: [Told; 4] = [
     },
 ];
 
-#[test]
-fn what_is_violated_is_told_as_what_it_is_and_a_policy_that_only_reports_denies_nothing() {
-    if let Some(missing) = Guest::missing() {
-        e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
-    }
+/// Returns the script of `TOLD`, each in a section.
+fn told_script() -> String {
     let mut script = String::new();
     for told in &TOLD {
         let text = policy_of(told.rules, "BPF", told.switches);
         let options = format!("--json --accept-partial {}", told.accept);
         enforce(&mut script, told.name, &text, &options, &[told.deed]);
     }
-    let run = run(&script);
+    script
+}
+
+#[test]
+fn what_is_violated_is_told_as_what_it_is_and_a_policy_that_only_reports_denies_nothing() {
+    if let Some(missing) = Guest::missing() {
+        e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
+    }
+    let (run, _) = usual_run();
     assert_eq!(run.code, 0, "{run:?}");
     let sections = sections(&run.stdout);
     let mut mistakes = Vec::new();

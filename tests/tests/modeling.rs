@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apiserver::fake::FakeApiserver;
 use apiserver::real::{Running, until};
-use e2e::{Group, Scratch, need_root, program};
+use e2e::{Group, Scratch, need_root, program, slow};
 use nri::fake::{FakeRuntime, Reply};
 use nri::message::{Container, PodSandbox};
 use serde_json::{Value, json};
@@ -20,6 +20,8 @@ const POLICY: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/varmorpolicie
 const MODEL: &str =
     "/apis/crd.varmor.org/v1beta1/namespaces/demo/armorprofilemodels/varmor-demo-web";
 const PROFILE: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/armorprofiles/varmor-demo-web";
+/// Annotation of the profile: start and duration of the run.
+const MODELING: &str = "tollgate.dev/modeling";
 const REPORT: &str = "/apis/tollgate.dev/v1alpha1/nodereports/n1";
 
 /// A cluster of one node.
@@ -100,9 +102,11 @@ impl Cluster {
         self.runtime = Some(runtime.expect("the agent follows the protocol"));
     }
 
-    /// A policy that models the pod `web` for a minute.
-    fn put_policy(&self) {
-        let policy = json!({ "enforcer": "BPFSeccomp", "mode": "BehaviorModeling", "modelingOptions": { "duration": 1 } });
+    /// A policy that models the pod `web` for some minutes.
+    fn put_policy(&self, minutes: u64) {
+        let policy = json!({
+            "enforcer": "BPFSeccomp", "mode": "BehaviorModeling", "modelingOptions": { "duration": minutes },
+        });
         self.server.put(
             POLICY,
             json!({
@@ -111,6 +115,23 @@ impl Cluster {
                 "spec": { "target": { "kind": "Pod", "name": "web" }, "policy": policy },
             }),
         );
+    }
+
+    /// Waits until the operator has started the run. Returns the profile and the start, in seconds since 1970.
+    fn started_run(&self) -> (Value, u64) {
+        let profile = self.wait(PROFILE, |profile| {
+            profile["metadata"]["annotations"][MODELING].is_string()
+        });
+        let run = profile["metadata"]["annotations"][MODELING].as_str();
+        let start = run.and_then(|run| run.split('/').next()?.parse().ok());
+        (profile, start.expect("a run has a start"))
+    }
+
+    /// Lets the run of two minutes have begun a minute earlier. A policy of one minute then ends it at once.
+    fn set_back(&self) {
+        let (mut profile, start) = self.started_run();
+        profile["metadata"]["annotations"][MODELING] = json!(format!("{}/2", start - 60));
+        self.server.put(PROFILE, profile);
     }
 
     fn create(&mut self, container: &Container) {
@@ -203,16 +224,21 @@ fn a_policy_becomes_a_model_of_what_its_containers_did_and_of_nothing_else() {
     assert!(is_complete, "the engine has lost events three times");
 }
 
-/// A cluster with a policy, whose node observes.
+/// A cluster with a policy, whose node observes. The run takes its minute when slow tests are asked for, and else until
+/// it is made shorter.
 fn observing() -> Cluster {
     let mut cluster = Cluster::new();
     cluster.start_operator();
     let command = cluster.node();
-    cluster.start_agent(command);
-    cluster.put_policy();
-    cluster.wait(PROFILE, |object| {
-        object["metadata"]["annotations"]["tollgate.dev/modeling"].is_string()
-    });
+    if slow() {
+        cluster.start_agent(command);
+        cluster.put_policy(1);
+        cluster.started_run();
+    } else {
+        cluster.put_policy(2);
+        cluster.set_back();
+        cluster.start_agent(command);
+    }
     let armed = || match said(&cluster.path("node.log")).contains("observing the behaviour") {
         true => Ok(()),
         false => Err(said(&cluster.path("node.log"))),
@@ -249,8 +275,14 @@ fn is_modeled_completely() -> bool {
     });
     assert_eq!(ready(&pending)["reason"], "AllAgentsReady");
 
+    if !slow() {
+        cluster.wait(REPORT, |report| {
+            has_last_act(&of_report(report)["recorded"], &made)
+        });
+        cluster.put_policy(1);
+    }
     let is_over = |model: &Value| {
-        let run = &model["metadata"]["annotations"]["tollgate.dev/modeling"];
+        let run = &model["metadata"]["annotations"][MODELING];
         run.as_str().is_some_and(|run| run.ends_with("/over"))
             && model["status"]["completedNumber"] == 1
     };
@@ -272,6 +304,16 @@ fn is_modeled_completely() -> bool {
     cluster.wait(REPORT, |report| report["status"]["behaviors"].is_null());
     a_policy_made_of_the_model_allows_what_it_has(&cluster, &model);
     true
+}
+
+/// Returns true if the last program of the container was recorded, and what the one before made.
+fn has_last_act(recorded: &Value, made: &str) -> bool {
+    let programs = recorded["bpf"]["executions"].as_array();
+    let mut programs = programs.into_iter().flatten();
+    let is_rm = |program: &Value| program.as_str().is_some_and(|path| path.ends_with("/rm"));
+    let paths = files(recorded);
+    let has = |name: &str| paths.contains(&format!("{made}/{name}"));
+    programs.any(is_rm) && has("*") && has("new")
 }
 
 /// The model has what the container did, and nothing of others.
@@ -352,7 +394,7 @@ fn a_node_that_cannot_observe_makes_the_policy_an_error_with_the_reason() {
     let mut command = cluster.node();
     command.uid(65534).gid(65534);
     cluster.start_agent(command);
-    cluster.put_policy();
+    cluster.put_policy(1);
     cluster.wait(PROFILE, Value::is_object);
     let group = Group::of_container("d3");
     // It runs nevertheless, once the agent knows its policy.

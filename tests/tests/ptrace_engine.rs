@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use e2e::{
     Alert, Engine, Environment, Finished, Fixture, Identity, Limited, Scratch, Watch, WatchResult,
-    need_root,
+    need_root, slow,
 };
 use rustix::process::{Signal, kill_process};
 
@@ -226,7 +226,8 @@ fn children_born_while_a_process_is_attached_to_are_watched() {
     let crowd = Fixture::compile("crowd");
     let births =
         "echo; for i in 1 2 3 4; do setpriv --pdeathsig KILL \"$0\" births 100000000 & done; wait";
-    for round in 0..8 {
+    let rounds = if slow() { 8 } else { 4 };
+    for round in 0..rounds {
         let scratch = Scratch::new();
         let mut command = Command::new("sh");
         let running = Running::start(command.args(["-c", births]).arg(crowd.program()));
@@ -305,7 +306,8 @@ fn a_killed_agent_leaves_the_process_as_it_was() {
     kill_process(watching.pid(), Signal::KILL).expect("it runs");
     assert_eq!(watching.finish(b"").code(), 137);
     assert_eq!(running.status("TracerPid:"), "0");
-    assert!(running.status("State:").starts_with('S'));
+    // On a busy machine it may have been let go before it slept. A stop would last.
+    e2e::until("it sleeps", || running.status("State:").starts_with('S'));
 }
 
 fn wait_until_traced(running: &Running) {
@@ -545,7 +547,8 @@ fn what_the_first_process_starts_beside_a_command_has_not_entered() {
         \"$0\" run --json --log - -r \"$1\" -- sh -c '(while [ ! -e \"$0\" ]; do sleep 0.1; done) &' \"$2\"
         for i in $(seq 75); do /bin/true; sh -c '/bin/true; (/bin/true)'; done
         echo ready; read line; touch \"$2\"; sleep 1; exit 0";
-    for _ in 0..4 {
+    let rounds = if slow() { 4 } else { 2 };
+    for _ in 0..rounds {
         let files = Scratch::new();
         let rules = files.file("rules.yaml", 0o644, SHADOW);
         let out = files.path().join("out");
@@ -611,6 +614,16 @@ const ENGINES: [Engine; 4] = [
     Engine::Ebpf,
 ];
 
+/// Does the same under all engines at once: most of it is waiting.
+fn under_each_engine(watch: impl Fn(Engine) + Sync) {
+    std::thread::scope(|scope| {
+        for engine in ENGINES {
+            let watch = &watch;
+            scope.spawn(move || watch(engine));
+        }
+    });
+}
+
 /// A handler that does not return, a signal that ends the caller, and stops, after which the kernel makes the call
 /// again: each is told once.
 #[test]
@@ -619,7 +632,7 @@ fn a_call_that_is_interrupted_and_not_made_again_is_told() {
     let rule = "- rule: Connected\n  desc: d\n  condition: evt.type = connect and proc.name = interrupted\n  \
                 output: result=%evt.rawres\n  priority: INFO\n";
     let fixture = Fixture::compile("interrupted");
-    for engine in ENGINES {
+    under_each_engine(|engine| {
         for (what, result) in [("jumps", "-4"), ("killed", "-4"), ("stopped", "0")] {
             let watch = Watch::new(["true"]).engine(engine).rules(rule);
             let program = watch.scratch().program(fixture.program(), "interrupted");
@@ -639,7 +652,7 @@ fn a_call_that_is_interrupted_and_not_made_again_is_told() {
                 watched.story()
             );
         }
-    }
+    });
 }
 
 /// The kernel makes the call again after each signal, and lets it fail where the handler was set so.
@@ -647,7 +660,7 @@ fn a_call_that_is_interrupted_and_not_made_again_is_told() {
 fn a_call_that_signals_interrupt_is_one_call() {
     let rule = "- rule: Connected\n  desc: d\n  condition: evt.type = connect\n  output: result=%evt.rawres\n  \
                 priority: INFO\n";
-    for engine in ENGINES {
+    under_each_engine(|engine| {
         for (handler, said, result) in [("goes on", "connected\n", 0), ("fails", "failed\n", -4)] {
             let watch = Watch::new(["python3", "-c", INTERRUPTED, handler]);
             let watched = watch.engine(engine).rules(rule).run();
@@ -670,5 +683,5 @@ fn a_call_that_signals_interrupt_is_one_call() {
                 watched.story()
             );
         }
-    }
+    });
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use e2e::{
     Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, default_rules, installed,
-    is_root, need_root, need_slow, same_environment, skip, stock_rules_file, toolchain,
+    is_root, need_root, need_slow, same_environment, skip, slow, stock_rules_file, toolchain,
 };
 
 /// Runs a script in the work folder, then something that every rule file must notice, so that a run
@@ -300,20 +300,28 @@ fn was_late(watched: &WatchResult) -> bool {
 }
 
 impl Workload {
-    /// Runs it natively, then watched by each rule file, as every user.
+    /// Runs it natively, then watched by a rule file, as every user: by each one when slow tests are asked for, and else
+    /// by one after the other.
     fn check(&self) {
-        for &identity in self.identities {
+        let files = rule_files();
+        for (turn, &identity) in self.identities.iter().enumerate() {
             // Whoever is not root can only be himself.
             if is_root() || identity == Identity::User {
-                self.check_as(identity);
+                let turn = turn % files.len();
+                let files = if slow() {
+                    &files[..]
+                } else {
+                    &files[turn..=turn]
+                };
+                self.check_as(identity, files);
             }
         }
     }
 
-    fn check_as(&self, identity: Identity) {
+    fn check_as(&self, identity: Identity, files: &[Option<PathBuf>]) {
         let native = self.native(identity);
         let mut failures = Vec::new();
-        for rules in rule_files() {
+        for rules in files {
             let mut watched = self.watched(identity, rules.as_ref());
             if was_late(&watched) {
                 // Once is the machine's doing; what is wrong here comes again.

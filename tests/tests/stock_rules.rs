@@ -58,7 +58,8 @@ macro_rules! httpd_is_asked_for {
                 "mkdir -p %W/www/cgi-bin && cd %W && ln -s /bin/sh www/cgi-bin/sh\n",
                 "ln -s /usr/bin/env www/cgi-bin/env; echo page > www/page\n",
                 "/opt/busybox/httpd -f -p 127.0.0.1:8081 -h %W/www & server=$!\n",
-                "sleep 0.5; busybox wget -q -O out http://127.0.0.1:8081/",
+                "until grep -q ' 0A ' /proc/net/tcp; do sleep 0.02; done\n",
+                "busybox wget -q -O out http://127.0.0.1:8081/",
                 $path,
                 "; kill $server; wait"
             ),
@@ -73,7 +74,8 @@ macro_rules! perl_connected {
             "sh",
             "-c",
             concat!(
-                "echo | nc -l -N 127.0.0.1 4444 & sleep 0.5\n",
+                "echo | nc -l -N 127.0.0.1 4444 &\n",
+                "until grep -q \" 0A \" /proc/net/tcp; do sleep 0.02; done\n",
                 "perl -e 'use Socket; use POSIX; open F, \"<\", \"/etc/hosts\" or die;",
                 "socket(S, PF_INET, SOCK_STREAM, 0) or die;",
                 "connect(S, sockaddr_in(4444, inet_aton(\"127.0.0.1\"))) or die;",
@@ -147,12 +149,12 @@ directory_traversal => Case {
 
 read_sensitive_file_after_startup => Case {
     rule: "Read sensitive file trusted after startup",
-    fires: &[act("nginx", nginx_serves_shadow_after!("6")).at(CONTAINER).showing(&[
+    fires: &[act("nginx", nginx_serves_shadow_after!("6")).at(CONTAINER).waiting().showing(&[
         ("fd.name", "/etc/shadow"),
         ("proc.pcmdline", "sh -c *"),
         ("proc.exepath", "/usr/sbin/nginx"),
     ])],
-    near_misses: &[act("nginx", nginx_serves_shadow_after!("1")).at(CONTAINER)],
+    near_misses: &[act("nginx", nginx_serves_shadow_after!("1")).at(CONTAINER).waiting()],
 };
 
 read_sensitive_file => Case {

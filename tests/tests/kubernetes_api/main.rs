@@ -13,7 +13,7 @@ use std::process::Command;
 
 use apiserver::Resource;
 use apiserver::real::{Running, until};
-use e2e::{need_api_server, need_built};
+use e2e::{need_api_server, skip_part};
 use installed::{Installed, NAMESPACE, installation, text};
 use operator::manifests;
 use serde_json::{Value, json};
@@ -43,10 +43,26 @@ fn is_empty(value: &Value) -> bool {
     *value == json!(false) || *value == json!([]) || *value == json!({})
 }
 
+/// One server for all: it takes most of the time to start.
 #[test]
-fn each_object_of_the_manifests_is_taken_strictly_and_a_second_time_changes_nothing() {
+fn a_server_takes_the_manifests_checks_their_expressions_and_makes_their_pods() {
     let programs = need_api_server!();
     let installed = Installed::start(&programs);
+    each_object_of_the_manifests_is_taken_strictly_and_a_second_time_changes_nothing(&installed);
+    match e2e::cluster::built("kube-controller-manager") {
+        Ok(manager) => {
+            let manager = start_manager(&installed, &manager);
+            expressions_of_admission_fit_the_kinds_that_they_are_about(&installed, &manager.1);
+            controllers_make_the_pods_of_the_installation(&installed, &manager.1);
+            controllers_give_pods_the_marks_of_their_workload(&installed, &manager.1);
+        }
+        Err(missing) => skip_part!("needs what tests/cluster/build builds", || Ok(missing)),
+    }
+}
+
+fn each_object_of_the_manifests_is_taken_strictly_and_a_second_time_changes_nothing(
+    installed: &Installed,
+) {
     for object in manifests::all(&installation()) {
         let taken = installed.apply(&object).expect("it was taken before");
         let name = format!(
@@ -71,8 +87,8 @@ fn each_object_of_the_manifests_is_taken_strictly_and_a_second_time_changes_noth
             "{name} is not what was written"
         );
     }
-    a_field_that_no_kind_has_is_refused(&installed);
-    each_text_arrives_as_it_is(&installed);
+    a_field_that_no_kind_has_is_refused(installed);
+    each_text_arrives_as_it_is(installed);
 }
 
 /// A server-side apply is read as YAML, which has other line ends than JSON.
@@ -98,12 +114,7 @@ fn a_field_that_no_kind_has_is_refused(installed: &Installed) {
     }
 }
 
-#[test]
-fn expressions_of_admission_fit_the_kinds_that_they_are_about() {
-    need_built!("kube-controller-manager");
-    let programs = need_api_server!();
-    let installed = Installed::start(&programs);
-    let (_manager, log) = manager(&installed, "validatingadmissionpolicy-status-controller");
+fn expressions_of_admission_fit_the_kinds_that_they_are_about(installed: &Installed, log: &Path) {
     let policies = manifests::all(&installation()).into_iter();
     let policies = policies.filter(|object| object["kind"] == "ValidatingAdmissionPolicy");
     let mut count = 0;
@@ -113,7 +124,7 @@ fn expressions_of_admission_fit_the_kinds_that_they_are_about() {
             let status = found["status"].clone();
             match status["observedGeneration"] == found["metadata"]["generation"] {
                 true => Ok(status),
-                false => Err(format!("{found} {}", read(&log))),
+                false => Err(format!("{found} {}", read(log))),
             }
         })
         .expect("its types are checked");
@@ -129,12 +140,14 @@ fn expressions_of_admission_fit_the_kinds_that_they_are_about() {
 }
 
 /// Starts controllers of Kubernetes; returns their log, too.
-fn manager(installed: &Installed, controllers: &str) -> (Running, PathBuf) {
+fn start_manager(installed: &Installed, program: &Path) -> (Running, PathBuf) {
     let config = installed.kubeconfig("kcm", &installed.folder().join("token"));
-    let manager = e2e::cluster::built("kube-controller-manager").expect("the test asked for it");
-    let mut manager = Command::new(manager);
+    let mut manager = Command::new(program);
     manager.arg("--kubeconfig").arg(config);
-    manager.arg(format!("--controllers={controllers}"));
+    manager.arg(
+        "--controllers=validatingadmissionpolicy-status-controller,deployment-controller,replicaset-controller,\
+         daemonset-controller",
+    );
     manager.args(["--leader-elect=false", "--secure-port=0"]);
     let log = installed.folder().join("kcm.log");
     let running = Running::start(manager, &log).expect("it was built");
@@ -154,18 +167,12 @@ fn pods(installed: &Installed, namespace: &str) -> Result<Vec<(String, Value)>, 
     Ok(all)
 }
 
-#[test]
-fn controllers_make_the_pods_of_the_installation_and_give_others_the_marks_of_their_workload() {
-    need_built!("kube-controller-manager");
-    let programs = need_api_server!();
-    let installed = Installed::start(&programs);
-    let controllers = "deployment-controller,replicaset-controller,daemonset-controller";
-    let (_manager, log) = manager(&installed, controllers);
+fn controllers_make_the_pods_of_the_installation(installed: &Installed, log: &Path) {
     let own = until(|| {
-        let own = pods(&installed, NAMESPACE)?;
+        let own = pods(installed, NAMESPACE)?;
         match own.len() {
             3 => Ok(own),
-            _ => Err(format!("{own:?} {}", read(&log))),
+            _ => Err(format!("{own:?} {}", read(log))),
         }
     });
     // Two operators, and an agent on the node. Their namespace may have the annotation that authors may not write.
@@ -180,6 +187,9 @@ fn controllers_make_the_pods_of_the_installation_and_give_others_the_marks_of_th
             json!({ "tollgate.dev/tolerate-missing": "true" })
         );
     }
+}
+
+fn controllers_give_pods_the_marks_of_their_workload(installed: &Installed, log: &Path) {
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "shop", "namespace": "demo" }, "spec": {
             "target": { "kind": "Deployment", "selector": { "matchLabels": { "tier": "a" } } },
@@ -196,9 +206,9 @@ fn controllers_make_the_pods_of_the_installation_and_give_others_the_marks_of_th
     })
     .expect("the workload is marked");
     installed.apply(&deployment).expect("it is a workload");
-    let made = until(|| match pods(&installed, "demo")?.as_slice() {
+    let made = until(|| match pods(installed, "demo")?.as_slice() {
         [(_, annotations)] => Ok(annotations.clone()),
-        other => Err(format!("{other:?} {}", read(&log))),
+        other => Err(format!("{other:?} {}", read(log))),
     });
     // The label of the target is the workload's alone: only the mark leads from the pod to the policy.
     let expected = json!({ "profile.tollgate.dev/varmor-demo-shop": "target" });

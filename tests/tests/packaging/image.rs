@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use e2e::{Finished, Limited, Scratch, installed, need_root, program, skip};
 use serde_json::Value;
 
-use super::release::commit;
+use super::release::{commit, packed_as};
 use super::{LIMIT, run, script};
 
 /// Makes the image of programs and returns the archive.
@@ -272,8 +272,7 @@ fn podman_and_containerd_import_the_image_and_run_it_without_a_network() {
             "{missing} is in no folder of PATH"
         )));
     }
-    let scratch = Scratch::new();
-    let archive = make(scratch.path(), &[&program()]);
+    let archive = packed_as("-image.tar");
     let finished = with_engines(
         &archive,
         "podman load --quiet --input \"$1\"

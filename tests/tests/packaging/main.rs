@@ -71,9 +71,7 @@ fn contents(package: &Path) -> BTreeMap<String, String> {
 
 #[test]
 fn a_package_has_the_right_files_and_its_program_runs() {
-    let scratch = Scratch::new();
-    let package = pack(scratch.path(), &program(), "1.2.3");
-    let contents = contents(&package);
+    let contents = contents(&release::packed_as(".deb"));
     for file in [
         "./etc/tollgate/config.yaml",
         "./etc/tollgate/rules.d/",
@@ -113,7 +111,7 @@ fn a_package_has_the_right_files_and_its_program_runs() {
 #[test]
 fn an_extracted_package_is_intact_and_its_program_runs() {
     let scratch = Scratch::new();
-    let package = pack(scratch.path(), &program(), "1.2.3");
+    let package = release::packed_as(".deb");
     let root = scratch.path().join("root");
     run(Command::new("dpkg-deb")
         .arg("--raw-extract")
@@ -149,13 +147,37 @@ fn an_extracted_package_is_intact_and_its_program_runs() {
         .args(["--norc", "-c", ". \"$1\"; complete -p tollgate", "bash"])
         .arg(completions));
     assert!(complete.stdout.contains("_tollgate"), "{complete:?}");
+    packed_again_it_is_equal(&package, &root);
+}
+
+/// Packs the files of a package at another time, in another folder and under another mask.
+fn packed_again_it_is_equal(package: &Path, root: &Path) {
+    let scratch = Scratch::new();
+    let bin = root.join("usr/bin");
+    let notices = release::packed().join("THIRD-PARTY-NOTICES");
+    let mut deb = script("deb.sh");
+    deb.env("NOTICES", notices).env("VERSION", "1.2.3");
+    deb.env("SOURCE_DATE_EPOCH", release::PACKED_AT);
+    let environment = deb
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let mut masked = Command::new("sh");
+    masked.envs(environment).env_remove("PREFIX");
+    masked.env_remove("DESTDIR").env_remove("ZSHDIR");
+    masked.args(["-c", "umask 077; exec \"$@\"", "sh"]);
+    masked.arg(deb.get_program());
+    run(masked.arg(bin.join("tollgate")).arg(scratch.path()));
+    let again = scratch
+        .path()
+        .join(package.file_name().expect("it is a file"));
+    run(Command::new("cmp").arg(package).arg(again));
 }
 
 /// The program links libraries of packages that the package names, and no others.
 #[test]
 fn a_package_depends_on_the_libraries_of_its_program() {
     let scratch = Scratch::new();
-    let package = pack(scratch.path(), &program(), "1.2.3");
+    let package = release::packed_as(".deb");
     let depends = run(Command::new("dpkg-deb")
         .arg("--field")
         .arg(&package)
@@ -196,11 +218,8 @@ impl Archive {
     fn new() -> Self {
         let scratch = Scratch::new();
         let root = scratch.path().join("root");
-        let files = fs::read_dir(release::packed()).expect("it was made");
-        let mut files = files.map(|entry| entry.expect("a file").path());
         // The other archive has symbols.
-        let is_archive = |path: &PathBuf| path.display().to_string().ends_with("-linux.tar.gz");
-        let archive = files.find(is_archive).expect("it was packed");
+        let archive = release::packed_as("-linux.tar.gz");
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(archive).arg("--strip-components=1");
         run(tar.arg("-C").arg(scratch.path()));

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use e2e::{Scratch, need_root, program, which};
 
-use super::{run, script};
+use super::{release, run, script};
 
 /// A folder with a shell, a package database and what is installed.
 struct Root(Scratch);
@@ -48,10 +48,8 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
     need_root!();
     let scratch = Scratch::new();
     // The tilde stands for the hyphen, which no version of an rpm has.
-    let (old, new) = (
-        pack(scratch.path(), "0.0.2-rc1"),
-        pack(scratch.path(), "0.0.2"),
-    );
+    let old = pack(scratch.path(), "1.2.3-rc1");
+    let new = release::packed_as(".rpm").display().to_string();
     let root = Root::new();
     let requires = root.rpm(&["-q", "--requires", "-p", &old]);
     let headers = run(Command::new("objdump").arg("-p").arg(program())).stdout;
@@ -61,7 +59,7 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
     root.rpm(&["--install", "--nodeps", &old]);
     assert_eq!(
         root.rpm(&["-q", "tollgate"]),
-        format!("tollgate-0.0.2~rc1-1.{}\n", std::env::consts::ARCH)
+        format!("tollgate-1.2.3~rc1-1.{}\n", std::env::consts::ARCH)
     );
     // Sizes, digests, modes and owners.
     assert_eq!(root.rpm(&["--verify", "--nodeps", "tollgate"]), "");
@@ -85,7 +83,7 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
     fs::write(root.at("etc/tollgate/config.yaml"), "priority: notice\n").expect("it is ours");
     fs::write(root.at("etc/tollgate/rules.d/own.yaml"), "[]\n").expect("it is ours");
     root.rpm(&["--upgrade", "--nodeps", &new]);
-    assert_eq!(root.rpm(&["-q", "--qf", "%{VERSION}", "tollgate"]), "0.0.2");
+    assert_eq!(root.rpm(&["-q", "--qf", "%{VERSION}", "tollgate"]), "1.2.3");
     let kept = || fs::read_to_string(root.at("etc/tollgate/config.yaml"));
     assert_eq!(kept().expect("it is kept"), "priority: notice\n");
 
