@@ -76,16 +76,20 @@ pub(super) fn write<const N: usize>(
     file: &Path,
     parts: [&[u8]; N],
 ) -> std::io::Result<()> {
+    let mut written = tempfile::NamedTempFile::new_in(folder)?;
+    written.write_all(&encode(parts))?;
+    written.persist(file)?;
+    Ok(())
+}
+
+/// Returns the bytes of a file of several parts.
+pub(super) fn encode<const N: usize>(parts: [&[u8]; N]) -> Vec<u8> {
     let mut body = Vec::new();
     for part in parts {
         body.extend_from_slice(&(part.len() as u64).to_le_bytes());
         body.extend_from_slice(part);
     }
-    let bytes = [&MAGIC[..], &hash(&body).to_le_bytes(), &body].concat();
-    let mut written = tempfile::NamedTempFile::new_in(folder)?;
-    written.write_all(&bytes)?;
-    written.persist(file)?;
-    Ok(())
+    [&MAGIC[..], &hash(&body).to_le_bytes(), &body].concat()
 }
 
 /// Splits a file into its parts. Returns `None` if the file has another format, or other bytes than were written: a

@@ -57,6 +57,9 @@ mod start;
 mod status_line;
 mod subscribers;
 mod summary;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 pub mod totals;
 pub mod version;
 mod violations;

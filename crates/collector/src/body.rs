@@ -107,7 +107,7 @@ fn utf8(bytes: Vec<u8>) -> Result<String, Refusal> {
         .map_err(|_not_utf8| Refusal::new(StatusCode::BAD_REQUEST, "the body is not UTF-8"))
 }
 
-fn decompressed(bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn decompressed(bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut text = Vec::new();
     let read = GzDecoder::new(bytes)
         .take(MAX_TEXT + 1)

@@ -27,6 +27,9 @@ mod page;
 mod queue;
 mod secret;
 mod server;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod user_name;
 
 pub use bundles::{Choice, Choices};

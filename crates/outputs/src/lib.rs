@@ -41,6 +41,14 @@ mod stdout;
 mod stream;
 mod syslog;
 mod terminal;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing {
+    //! Entries for fuzzing.
+    pub use crate::collector::testing::{SpoolLines, drain_spool};
+    pub use crate::net::names::testing::dns_answer;
+    pub use crate::otlp::testing::{otlp_partial, otlp_retry_after};
+}
 mod throttle;
 mod time;
 mod worker;

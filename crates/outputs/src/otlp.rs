@@ -287,5 +287,31 @@ fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     Duration::try_from(date - now).ok().or(Some(Duration::ZERO))
 }
 
+/// Entries for fuzzing: answers of a collector of OpenTelemetry.
+#[cfg(feature = "testing")]
+pub(crate) mod testing {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    /// Returns the number of log records that were refused, and the reason.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it is no answer.
+    pub fn otlp_partial(bytes: &[u8], is_json: bool) -> Result<(usize, String), String> {
+        match is_json {
+            true => super::partial_json(bytes),
+            false => super::partial_protobuf(bytes),
+        }
+    }
+
+    /// Returns the pause that `Retry-After` requests.
+    #[must_use]
+    pub fn otlp_retry_after(text: &str) -> Option<Duration> {
+        super::retry_after(text, Timestamp::UNIX_EPOCH)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -86,11 +86,18 @@ impl Spec {
             Ok(bytes)
         };
         match read() {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|cause| SpecError::Parse { path, cause })
-            }
+            Ok(bytes) => Self::parse(&bytes).map_err(|cause| SpecError::Parse { path, cause }),
             Err(cause) => Err(SpecError::Read { path, cause }),
         }
+    }
+
+    /// Parses the text of a `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// It is not valid JSON of that form.
+    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(text)
     }
 
     /// Returns true if the container has a mount namespace of its own.

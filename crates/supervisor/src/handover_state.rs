@@ -111,6 +111,9 @@ enum Op {
     NoBit,
 }
 
+/// Arguments of a call, from 0 on.
+const ARGUMENTS: u8 = 6;
+
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
 /// Encodes the handover state for an agent that takes over.
@@ -227,7 +230,13 @@ fn parse(handover: &[u8]) -> Result<HandoverState, Failure> {
             "it is of version {version}, and this program reads version {VERSION}"
         )));
     }
-    serde_json::from_slice(handover).map_err(unread)
+    let state: HandoverState = serde_json::from_slice(handover).map_err(unread)?;
+    let of_rules = state.policy.rules.iter().map(|(_, _, tests, ..)| tests);
+    let mut tests = state.calls.values().flatten().chain(of_rules).flatten();
+    match tests.find(|(arg, ..)| *arg >= ARGUMENTS) {
+        Some((arg, ..)) => Err(refused(&format!("it tests argument {arg} of a call"))),
+        None => Ok(state),
+    }
 }
 
 /// Decodes the plan. Calls that this version does not know are ignored, since none of its rules
@@ -518,6 +527,21 @@ mod tests {
             });
         let shown = String::from_utf8_lossy(&written);
         assert_eq!((VERSION, hash), (3, 0xba61_0f02_eac6_897a), "{shown}");
+    }
+
+    /// A filter would read what is behind the arguments.
+    #[test]
+    fn a_test_of_an_argument_that_no_call_has_is_refused() {
+        let with = |arg: u8| {
+            let calls = format!("\"calls\":{{\"openat\":[[[{arg},true,\"Eq\",0,1]]]}}");
+            text().replace("\"calls\":{}", &calls)
+        };
+        assert!(decode(with(5).as_bytes()).is_ok());
+        let failure = decode(with(6).as_bytes()).expect_err("a call has six");
+        assert!(
+            failure.message().contains("tests argument 6"),
+            "{failure:?}"
+        );
     }
 
     #[test]

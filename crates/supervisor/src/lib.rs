@@ -45,6 +45,9 @@ mod relay;
 mod respawn;
 mod shared_state;
 pub mod signals;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod turns;
 mod waiter;
 

@@ -19,6 +19,8 @@ mod agent_socket;
 mod handoff_request;
 mod member;
 mod session;
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -13,6 +13,9 @@ mod processes;
 mod sandbox;
 mod session;
 mod system_info;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod wire;
 
 use std::collections::BTreeSet;

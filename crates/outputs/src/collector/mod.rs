@@ -7,6 +7,8 @@ mod link;
 mod reader;
 mod settings;
 mod spool;
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

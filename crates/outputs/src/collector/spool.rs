@@ -18,6 +18,9 @@ const SEGMENT: u64 = 1 << 20;
 /// Spools of one folder: agents that run at the same time have one each.
 const SPOOLS: u32 = 256;
 
+/// Number that no line reaches, not in a million years.
+const LAST: u64 = 1 << 62;
+
 /// Line in place of a record that was dropped, so that the numbers of the others stay.
 pub(super) const DROPPED: &str = "-";
 
@@ -102,8 +105,20 @@ impl Spool {
             sync_folder(&folder)?;
         }
         let mut segments = VecDeque::new();
+        let mut free = 1;
+        let newest = numbers.last().copied();
         for first in numbers {
-            segments.push_back(Segment::read(&folder, first)?);
+            let segment = Segment::read(&folder, first)?;
+            if segment.lines == 0 && newest != Some(first) {
+                // A damaged one: the lines of the next would wait for its lines.
+                fs::remove_file(path(&folder, first))?;
+                continue;
+            }
+            // Two lines with one number, or a number that no later line can follow.
+            let end = first.checked_add(segment.lines).filter(|end| *end < LAST);
+            let end = end.filter(|_| first >= free);
+            free = end.ok_or_else(|| misplaced(&folder, first))?;
+            segments.push_back(segment);
         }
         let first = segments.front().map_or(1, |segment| segment.first);
         let sent = segments
@@ -293,7 +308,8 @@ impl Spool {
                 fs::remove_file(path(&self.folder, done.first))?;
             }
             self.offset = 0;
-            self.first = end;
+            // Numbers of a file that is gone stay missing, so that the lines behind it keep theirs.
+            self.first = self.segments.front().map_or(end, |next| next.first);
         }
         if next > self.first {
             self.offset += self.length(next - self.first)?;
@@ -399,6 +415,15 @@ fn is_low(line: &str) -> bool {
 
 fn path(folder: &Path, first: u64) -> PathBuf {
     folder.join(format!("{first:020}.lines"))
+}
+
+fn misplaced(folder: &Path, first: u64) -> io::Error {
+    let file = path(folder, first);
+    let message = format!(
+        "{} cannot have a number that a file before it has, or that is not from 1 to {LAST}; move it away",
+        file.display()
+    );
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 /// Alerts are for their owner alone.

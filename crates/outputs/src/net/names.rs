@@ -5,6 +5,8 @@
 //! only the two sources that containers use.
 
 mod message;
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -126,3 +126,43 @@ fn what_the_collector_may_have_is_not_counted_as_dropped() {
     assert_eq!((pending.first, kept), (1, vec![false, false, true]));
     assert!(dropped > 0);
 }
+
+/// Found by fuzzing: the lines behind a missing file were numbered anew, and then empty batches were sent for ever.
+#[test]
+fn lines_behind_a_missing_or_empty_file_keep_their_numbers() {
+    let root = tempfile::tempdir().expect("a folder for temporary files");
+    let folder = root.path().join("0");
+    fs::create_dir(&folder).expect("writable");
+    for (first, text) in [(1, "half"), (2, "a\nb\n"), (9, "c\n")] {
+        fs::write(path(&folder, first), text).expect("writable");
+    }
+    let mut spool = Spool::open(root.path(), 1 << 30).expect("readable");
+    assert_eq!(
+        numbers(&mut spool, 9),
+        (2, vec!["a".to_owned(), "b".to_owned()])
+    );
+    spool.acknowledge(3).expect("writable");
+    assert_eq!(numbers(&mut spool, 9), (9, vec!["c".to_owned()]));
+    spool.acknowledge(9).expect("writable");
+    assert!(spool.pending(9).expect("readable").is_none());
+    assert_eq!(spool.next(), 10);
+}
+
+/// Found by fuzzing: the number after the last one did not fit.
+#[test]
+fn files_with_numbers_of_others_or_without_a_next_one_are_refused() {
+    for (first, second) in [(1, 2), (u64::MAX, u64::MAX), (0, 9)] {
+        let root = tempfile::tempdir().expect("a folder for temporary files");
+        let folder = root.path().join("0");
+        fs::create_dir(&folder).expect("writable");
+        for first in [first, second] {
+            fs::write(path(&folder, first), "a\nb\n").expect("writable");
+        }
+        let error = Spool::open(root.path(), 1 << 30).expect_err("no guess");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(
+            error.to_string().contains(".lines cannot have a number"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! Gives `fuzzing::gvisor` what libFuzzer makes.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzzing::gvisor(bytes);
+});
