@@ -119,12 +119,14 @@ fn calls(gaps: &Gaps) -> String {
 
 #[cfg(test)]
 mod tests {
+    use supervisor::GapTotals;
+
     use super::*;
 
     #[test]
     fn a_gap_is_told_with_its_cause_and_calls() {
         let gaps = Gaps {
-            reported_before: 0,
+            totals: GapTotals::default(),
             count: 1,
             cause: Cause::Killed,
             detail: 9,

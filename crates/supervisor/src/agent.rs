@@ -737,7 +737,7 @@ impl<'a> Reporter<'a> {
         let Some(gaps) = self.shared_state.gaps_to_tell() else {
             return false;
         };
-        self.telling = Some(gaps.reported_before + gaps.count);
+        self.telling = Some(gaps.totals.count);
         services.report(&Report::Gaps(gaps));
         true
     }

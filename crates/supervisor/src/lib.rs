@@ -66,7 +66,7 @@ pub use inherited::in_memory;
 pub use keeper::{OnAgentDeath, Policy};
 pub use respawn::{AGENT_VERB, MakeSpec, Respawn, TakeOver};
 use seccomp::FilterProgram;
-pub use shared_state::{Cause, Gaps, OpenError, SharedState};
+pub use shared_state::{Cause, GapTotals, Gaps, OpenError, SharedState};
 use sys::notify::Listener;
 use sys::signal::SignalSet;
 pub use turns::take_usual_turns;

@@ -15,6 +15,8 @@ use sys::shared::SharedWords;
 use super::watchdog::STUCK_LIMIT;
 use decoder::counters::CounterSnapshot;
 
+mod burial;
+
 /// Index of the id of the first call that was received; the kernel counts up from a random number.
 const FIRST_ID: usize = 0;
 /// Index of a counter that grows while the supervisor's threads are scheduled.
@@ -266,25 +268,6 @@ impl ReceiverStatus {
         }
     }
 
-    /// Adds the totals of another supervisor, which has ended and whose calls have been answered. Does not
-    /// clear slots that the kernel wrote: another process's receivers may still use them.
-    /// [`reset`](Self::reset) does.
-    pub fn bury(&self, ended: &ReceiverStatus) {
-        let sum = self.totals().plus(&ended.totals());
-        self.tick(&sum);
-        ended.reset_totals();
-        for number in ended.used() {
-            let word = |index| ended.seat_word(number, index);
-            word(seat::DONE).store(
-                word(seat::RECEIVED).load(Ordering::Acquire),
-                Ordering::Release,
-            );
-            if let Some(given) = ended.slot(number).call() {
-                word(seat::ID).store(given.id, Ordering::Release);
-            }
-        }
-    }
-
     /// Resets the words for a new supervisor. Only allowed when the former one has ended.
     pub fn reset(&self) {
         for index in SEATS..SEATS + self.used().end * seat::WORDS {
@@ -512,35 +495,6 @@ mod tests {
         assert_eq!(ids(), [5]);
         seat.done();
         assert!(ids().is_empty());
-    }
-
-    #[test]
-    fn the_dead_hold_nothing_and_are_counted_once() {
-        let pulse =
-            |shared: &Arc<SharedWords>, at| Arc::new(ReceiverStatus::new(Arc::clone(shared), at));
-        let shared = Arc::new(
-            SharedWords::create(2 * ReceiverStatus::WORDS)
-                .expect("memory")
-                .0,
-        );
-        let (dead, past) = (pulse(&shared, 0), pulse(&shared, ReceiverStatus::WORDS));
-        let seat = dead.seat();
-        seat.received(&call(41));
-        dead.seat_word(0, seat::SLOT).store(42, Ordering::Release);
-        dead.tick(&CounterSnapshot::from_values(|index| index as u64));
-        assert_eq!(dead.held().len(), 2);
-        for _ in 0..2 {
-            past.bury(&dead);
-            assert_eq!(dead.held().len(), 0);
-            assert_eq!(
-                past.totals(),
-                CounterSnapshot::from_values(|index| index as u64)
-            );
-        }
-        // A receiver that was given a call meanwhile finds it.
-        assert_eq!(dead.slot(0).id(), 42);
-        dead.reset();
-        assert_eq!((dead.slot(0).call(), dead.ids()), (None, None));
     }
 
     #[test]

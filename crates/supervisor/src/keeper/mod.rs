@@ -275,7 +275,7 @@ impl Keeper<'_> {
         };
         let cause = Cause::Gone;
         let gap = UnwatchedInterval::begin_silently(self.inherited, listener, self.policy, cause);
-        if gap.sweep() > 0 {
+        if gap.sweep() > 0 || self.inherited.shared_state.has_calls_without_interval() {
             UnwatchedInterval::begin(self.inherited, listener, self.policy, (cause, 0)).end();
             let generation = self.inherited.shared_state.generation.get();
             self.inherited.agent_bell(generation).ring();

@@ -28,6 +28,12 @@ impl SharedNumber {
         self.value.fetch_add(value, Ordering::AcqRel);
     }
 
+    /// Sets the number to `value` if that is more.
+    pub(crate) fn raise(&self, value: u64) {
+        crash::point();
+        self.value.fetch_max(value, Ordering::AcqRel);
+    }
+
     /// Subtracts `value`, but not below 0.
     pub(crate) fn subtract(&self, value: u64) {
         crash::point();

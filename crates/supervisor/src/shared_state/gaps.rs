@@ -48,8 +48,8 @@ impl Cause {
 /// Unwatched intervals since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gaps {
-    /// Number of intervals reported before.
-    pub reported_before: u64,
+    /// All intervals until now, with those reported before.
+    pub totals: GapTotals,
     /// Number of intervals.
     pub count: u64,
     /// Cause of the last one.
@@ -62,6 +62,19 @@ pub struct Gaps {
     /// delivered.
     pub lost_alerts: u64,
     /// Unwatched calls: native ones by number, then the index `FOREIGN` and `UNNAMED`.
+    pub calls: Vec<(usize, u64)>,
+}
+
+/// Totals of unwatched intervals, from the first one on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GapTotals {
+    /// Number of intervals.
+    pub count: u64,
+    /// Total duration in nanoseconds.
+    pub lasted_ns: u64,
+    /// Alerts lost with agents.
+    pub lost_alerts: u64,
+    /// Unwatched calls, as in [`Gaps`].
     pub calls: Vec<(usize, u64)>,
 }
 
@@ -158,18 +171,35 @@ impl SharedState {
         if ended <= reported || ended < self.gap.begun.get() {
             return None;
         }
-        let all = self.gap.calls.iter().zip(&self.gap.calls_reported);
-        let counted = all.map(|(all, reported)| all.above(reported));
-        let calls = counted.enumerate().filter(|(_, count)| *count > 0);
+        let all = self.gap.calls.iter().map(SharedNumber::get).enumerate();
+        let totals = GapTotals {
+            count: ended,
+            lasted_ns: self.gap.lasted_ns.get(),
+            lost_alerts: self.alerts_lost.get(),
+            calls: all.filter(|(_, count)| *count > 0).collect(),
+        };
+        let above = |total: u64, reported: &SharedNumber| total.saturating_sub(reported.get());
+        let reported_calls = &self.gap.calls_reported;
+        let calls = totals.calls.iter();
+        let calls = calls.map(|(call, count)| (*call, above(*count, &reported_calls[*call])));
         Some(Gaps {
-            reported_before: reported,
             count: ended - reported,
             cause: Cause::from_word(self.gap.cause.get()),
             detail: self.gap.detail.get(),
-            lasted_ns: self.gap.lasted_ns.above(&self.gap.lasted_reported_ns),
-            lost_alerts: self.alerts_lost.above(&self.gap.alerts_reported),
-            calls: calls.collect(),
+            lasted_ns: above(totals.lasted_ns, &self.gap.lasted_reported_ns),
+            lost_alerts: above(totals.lost_alerts, &self.gap.alerts_reported),
+            calls: calls.filter(|(_, count)| *count > 0).collect(),
+            totals,
         })
+    }
+
+    /// Returns true if calls were counted in an interval that a keeper was about to record when it was killed.
+    pub(crate) fn has_calls_without_interval(&self) -> bool {
+        let gap = &self.gap;
+        let mut calls = gap.calls.iter().zip(&gap.calls_reported);
+        gap.ended.get() == gap.reported.get()
+            && gap.begun.get() == gap.ended.get()
+            && calls.any(|(all, reported)| all.above(reported) > 0)
     }
 
     /// Waits until the keeper no longer stands in, before the last report, since an interval is
@@ -186,18 +216,17 @@ impl SharedState {
         }
     }
 
-    /// Marks the intervals as reported after their alert is delivered. If two agents reported the
-    /// same ones, only the first counts.
+    /// Marks the intervals as reported after their alert is delivered. Whoever reports at the same time, or is killed
+    /// between two of the writes, leaves at most what is told again.
     pub fn gaps_reported(&self, gaps: &Gaps) {
-        let (before, now) = (gaps.reported_before, gaps.reported_before + gaps.count);
-        if !self.gap.reported.replace(before, now) {
-            return;
+        let totals = &gaps.totals;
+        for (call, count) in &totals.calls {
+            self.gap.calls_reported[*call].raise(*count);
         }
-        self.gap.lasted_reported_ns.add(gaps.lasted_ns);
-        self.gap.alerts_reported.add(gaps.lost_alerts);
-        for (call, count) in &gaps.calls {
-            self.gap.calls_reported[*call].add(*count);
-        }
+        self.gap.lasted_reported_ns.raise(totals.lasted_ns);
+        self.gap.alerts_reported.raise(totals.lost_alerts);
+        // Last: from here on another report may begin.
+        self.gap.reported.raise(totals.count);
     }
 
     /// Returns true if the intervals up to this number are reported.
@@ -209,6 +238,7 @@ impl SharedState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crash::testing::run_until;
 
     #[test]
     fn gaps_are_reported_when_they_are_over_and_until_that_is_done() {
@@ -233,12 +263,54 @@ mod tests {
             (2, &[(257, 5), (UNNAMED, 1)][..])
         );
         shared_state.gaps_reported(&first);
-        shared_state.gaps_reported(&both);
         assert!(shared_state.are_reported(1) && !shared_state.are_reported(2));
         let second = shared_state.gaps_to_tell().expect("one is left");
         assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
-        shared_state.gaps_reported(&second);
+        // The first agent of the two is late: what the other one told is not told again.
+        shared_state.gaps_reported(&both);
+        shared_state.gaps_reported(&first);
         assert_eq!(shared_state.gaps_to_tell(), None);
+    }
+
+    /// A report that begins between two writes of another one's, at each of them.
+    #[test]
+    fn reports_at_the_same_time_hide_no_later_call() {
+        for places in 1..20 {
+            let (shared_state, _file) = SharedState::create().expect("memory");
+            let pass = |intervals: u64, calls: u64| {
+                shared_state.gap.begun.set(intervals);
+                shared_state.gap.calls[257].set(calls);
+                shared_state.alerts_lost.set(calls);
+                shared_state.gap.ended.set(intervals);
+            };
+            pass(1, 4);
+            let first = shared_state.gaps_to_tell().expect("one is over");
+            pass(2, 7);
+            run_until(places, || shared_state.gaps_reported(&first));
+            let both = shared_state.gaps_to_tell().expect("the second is over");
+            shared_state.gaps_reported(&first);
+            shared_state.gaps_reported(&both);
+            pass(3, 8);
+            let third = shared_state.gaps_to_tell().expect("the third is over");
+            assert_eq!(third.calls, [(257, 1)], "{places}");
+            assert_eq!(third.lost_alerts, 1, "{places}");
+        }
+    }
+
+    #[test]
+    fn calls_that_a_killed_keeper_counted_before_their_interval_are_found() {
+        let (shared_state, _file) = SharedState::create().expect("memory");
+        let gap = &shared_state.gap;
+        assert!(!shared_state.has_calls_without_interval());
+        gap.calls[257].add(1);
+        assert!(shared_state.has_calls_without_interval());
+        gap.begun.set(1);
+        assert!(!shared_state.has_calls_without_interval());
+        gap.ended.set(1);
+        assert!(!shared_state.has_calls_without_interval());
+        let told = shared_state.gaps_to_tell().expect("it is over");
+        shared_state.gaps_reported(&told);
+        assert!(!shared_state.has_calls_without_interval());
     }
 
     #[test]

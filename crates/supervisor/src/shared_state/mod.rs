@@ -20,7 +20,7 @@ use sys::shared::SharedWords;
 
 pub(crate) use self::cell::{SharedNumber, SharedPid};
 pub(crate) use self::gaps::Unwatched;
-pub use self::gaps::{Cause, Gaps};
+pub use self::gaps::{Cause, GapTotals, Gaps};
 use self::layout::{AgentFields, HEADER_WORDS, Layout, VERSION, WORDS};
 pub(crate) use self::layout::{FOREIGN, NATIVE_CALLS, UNNAMED};
 use super::message::Message;
