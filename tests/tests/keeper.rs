@@ -1553,9 +1553,10 @@ fn no_signal_of_the_workloads_gives_an_order() {
             sums.other
         );
         run.sees_again();
-        assert_eq!(keeper_below(&run), keeper, "{place}");
+        let said = run.stderr();
+        assert_eq!(keeper_below(&run), keeper, "{place}: {said}");
         let now = descendants(run.front.id(), "tollgate-agent");
-        assert_eq!(now, agents, "{place}");
+        assert_eq!(now, agents, "{place}: {said}");
         for rule in [
             UPGRADED,
             UPGRADE_FAILED,

@@ -20,6 +20,9 @@ use crate::{Error, Stop};
 /// Placeholder in a monitor's arguments: a file that the monitor writes when it is ready.
 const READY: &str = "%READY";
 
+/// Placeholder in the arguments of a neighbour's command: a file that the command makes when its work starts.
+const STARTED: &str = "%STARTED";
+
 /// Time limit for a monitor to become ready. A debug build that loads many rules is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -107,7 +110,8 @@ fn ended_early(said: &Path) -> Error {
     }
 }
 
-/// Runs `load` for `seconds` while the command runs, then ends the command. Prints the load's result line.
+/// Runs `load` for `seconds` while the command runs, then ends the command. Prints the load's result line. The command's
+/// arguments name the file `%STARTED`, which it makes when its work starts: before that there would be no neighbour.
 ///
 /// # Errors
 ///
@@ -119,22 +123,23 @@ pub(crate) fn neighbour(
     command: &[String],
 ) -> Result<u8, Error> {
     let stop = signals()?;
+    let folder = crate::scratch()?;
+    let started = folder.path().join("started");
+    let words = (command.iter()).map(|word| word.replace(STARTED, &started.to_string_lossy()));
     let mut busy = start(
         Command::new(&command[0])
-            .args(&command[1..])
+            .args(words.skip(1))
             .stdout(Stdio::null())
             .process_group(0),
         &command[0],
     )?;
-    // Lets the command get under way.
-    std::thread::sleep(Duration::from_millis(500));
-    let seconds = seconds.to_string();
-    let own = program.to_string_lossy();
-    let measured = start(
-        Command::new(program).args(["workload", load, "--seconds", &seconds]),
-        &own,
-    )
-    .and_then(|mut child| wait(&stop, &mut child, Duration::MAX));
+    let measured = wait_for_work(&stop, &mut busy, &started).and_then(|()| {
+        let seconds = seconds.to_string();
+        let mut measured = Command::new(program);
+        measured.args(["workload", load, "--seconds", &seconds]);
+        let mut child = start(&mut measured, &program.to_string_lossy())?;
+        wait(&stop, &mut child, Duration::MAX)
+    });
     let ended = busy
         .try_wait()
         .map_err(Error::supervise("wait for", &command[0]))?;
@@ -147,6 +152,25 @@ pub(crate) fn neighbour(
         }),
         None => measured.map(code),
     }
+}
+
+/// Waits until the command's work has started, or the command has ended.
+fn wait_for_work(stop: &Stop, busy: &mut Child, started: &Path) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    while !started.exists() && !stop.is_requested() {
+        let ended = (busy.try_wait()).map_err(Error::supervise("wait for", "the neighbour"))?;
+        if ended.is_some() {
+            break;
+        }
+        if Instant::now() > deadline {
+            let seconds = PATIENCE.as_secs();
+            return Err(Error::Stage {
+                reason: format!("the neighbour did not start its work within {seconds} s"),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// Runs the command in a control group that is limited to a quarter of a processor.
@@ -400,10 +424,14 @@ mod tests {
         let busy = ["false".to_owned()];
         let error = neighbour(Path::new("/bin/true"), "getppid", 0.1, &busy).unwrap_err();
         assert!(error.to_string().contains("too early"), "{error}");
-        let busy = ["sleep", "60"].map(str::to_owned);
-        assert_eq!(
-            neighbour(Path::new("/bin/true"), "getppid", 0.1, &busy).unwrap(),
-            0
+        let script = "sleep 1; echo started > %STARTED; exec sleep 60";
+        let busy = ["sh", "-c", script].map(str::to_owned);
+        let begin = Instant::now();
+        let status = neighbour(Path::new("/bin/true"), "getppid", 0.1, &busy);
+        assert_eq!(status.unwrap(), 0);
+        assert!(
+            begin.elapsed() > Duration::from_secs(1),
+            "its work starts late"
         );
     }
 }

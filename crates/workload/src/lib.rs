@@ -68,6 +68,9 @@ fn try_run(options: &LoadOptions, program: &Path, out: &mut dyn Write) -> Result
             measure::settle(1, 2);
         }
         let _attackers = copies::Attackers::start(options, program)?;
+        if let Some(file) = &options.started {
+            std::fs::write(file, "started\n").map_err(Error::file("write", file))?;
+        }
         workload.measure(&setup)?
     };
     writeln!(out, "{}", measured.json(workload.name))

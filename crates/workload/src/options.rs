@@ -42,6 +42,8 @@ pub struct LoadOptions {
     pub handler: Handler,
     /// Role of this process, if a load started it.
     pub role: Option<String>,
+    /// File that the load makes when its clock starts.
+    pub started: Option<PathBuf>,
 }
 
 /// Longest time of a load, in seconds: one day.
@@ -73,6 +75,7 @@ impl LoadOptions {
             alarm_us: 1000,
             handler: Handler::Both,
             role: None,
+            started: None,
         }
     }
 }

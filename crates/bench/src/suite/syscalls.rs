@@ -57,7 +57,7 @@ impl Syscalls {
             ..own(
                 &format!("neighbour-{name}"),
                 unit,
-                "raw_getpid --seconds 600",
+                "raw_getpid --seconds 600 --started %STARTED",
             )
         }));
         workloads.push(own(

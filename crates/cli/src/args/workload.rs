@@ -63,6 +63,9 @@ pub(crate) struct Workload {
     /// For the processes that a load starts: what they are
     #[arg(long, hide = true)]
     role: Option<String>,
+    /// A file that is made when the clock starts
+    #[arg(long, hide = true)]
+    started: Option<PathBuf>,
 }
 
 /// How a process handles a signal that arrives during a call.
@@ -111,6 +114,7 @@ impl From<Workload> for LoadOptions {
             alarm_us: args.alarm_us,
             handler: args.handler.into(),
             role: args.role,
+            started: args.started,
         }
     }
 }
