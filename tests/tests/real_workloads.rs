@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use e2e::{
-    Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, default_rules, installed,
+    Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, day, default_rules, installed,
     is_root, need_root, need_slow, same_environment, skip, slow, stock_rules_file, toolchain,
 };
 
@@ -301,13 +301,14 @@ fn was_late(watched: &WatchResult) -> bool {
 
 impl Workload {
     /// Runs it natively, then watched by a rule file, as every user: by each one when slow tests are asked for, and else
-    /// by one after the other.
+    /// by one after the other, each user by another one the next day.
     fn check(&self) {
         let files = rule_files();
+        let first = if slow() { 0 } else { day() };
         for (turn, &identity) in self.identities.iter().enumerate() {
             // Whoever is not root can only be himself.
             if is_root() || identity == Identity::User {
-                let turn = turn % files.len();
+                let turn = (first + turn) % files.len();
                 let files = if slow() {
                     &files[..]
                 } else {

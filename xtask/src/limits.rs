@@ -1,9 +1,11 @@
-//! Limits and promises in documents: each names the tests that show it, and the index of limits has each page.
+//! Limits and promises in documents: each names the tests that show it, and says which of them are slow; the index of limits
+//! has each page.
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
 
+use crate::skips;
 use crate::tree::{File, Finding, Tree};
 
 /// Document with a link to the limits of each page.
@@ -19,10 +21,36 @@ struct Item {
     text: String,
 }
 
-/// Reports limits and promises that name no test and give no reason, tests that do not exist, and sections that the
-/// index lacks.
+/// Reports limits and promises that name no test and give no reason, tests that do not exist, sections that the index
+/// lacks, and slow tests that are not marked as such.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
-    Ok(findings(&tree.files, tree.file(INDEX)?))
+    let mut findings = findings(&tree.files, tree.file(INDEX)?);
+    findings.extend(unmarked(&tree.files, &tree.file(skips::ALLOWED)?.text));
+    Ok(findings)
+}
+
+/// Returns the slow tests that pages name without `(slow)` behind the name. `skipped` is the list of tests that may skip.
+fn unmarked(files: &[File], skipped: &str) -> Vec<Finding> {
+    let slow: BTreeSet<&str> = skips::slow(skipped).collect();
+    let is_page = |file: &&File| file.path.starts_with("docs/") && file.path.ends_with(".md");
+    let mut findings = Vec::new();
+    for page in files.iter().filter(is_page) {
+        // A name is between two marks; what is behind it may begin on the next line.
+        let parts: Vec<&str> = page.text.split('`').collect();
+        let mut line = 1;
+        for pair in parts.windows(2) {
+            let (name, behind) = (pair[0], pair[1].trim_start());
+            if slow.contains(name) && !behind.starts_with("(slow)") {
+                findings.push(Finding {
+                    path: page.path.clone(),
+                    line,
+                    message: format!("`./x test` skips `{name}`; write `(slow)` behind the name"),
+                });
+            }
+            line += name.matches('\n').count();
+        }
+    }
+    findings
 }
 
 fn findings(files: &[File], index: &File) -> Vec<Finding> {
@@ -170,6 +198,22 @@ mod tests {
         let found = findings(&files, &File::new(INDEX, ""));
         let lines: Vec<_> = found.iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [6, 10]);
+    }
+
+    #[test]
+    fn slow_tests_that_are_not_marked_are_reported() {
+        let page = "- It is. Tests: `it_fails`,\n  `it_waits`\n  (slow), `it_sleeps` (slow).\n- Test: `it_sleeps`.\n";
+        let files = [File::new("docs/howto/a.md", page), File::new("A.md", page)];
+        let skipped =
+            "x::it_waits: takes long\nx::y::it_sleeps: takes long\nx::it_fails: needs root\n";
+        let found: Vec<_> = unmarked(&files, skipped)
+            .iter()
+            .map(Finding::to_string)
+            .collect();
+        assert_eq!(
+            found,
+            ["docs/howto/a.md:4: `./x test` skips `it_sleeps`; write `(slow)` behind the name"]
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::tree::{File, Finding, Tree};
 
 /// The skips that are allowed in `.ci/run`: one `TEST: REASON` per line. A test may end in `*`. A line `part TEST:
 /// REASON` allows a part of the test to be skipped, not the whole.
-const ALLOWED: &str = "tests/skips.txt";
+pub(crate) const ALLOWED: &str = "tests/skips.txt";
 
 /// Features of the host of `.ci/run`: no reason in the list may name one of these.
 const ALWAYS_THERE: [&str; 9] = [
@@ -60,6 +60,14 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
         )),
     }
     Ok(findings)
+}
+
+/// Returns the names of tests that the list says take long, without their modules. `./x test` skips them.
+pub(crate) fn slow(list: &str) -> impl Iterator<Item = &str> {
+    let tests = list
+        .lines()
+        .filter_map(|line| line.strip_suffix(": takes long"));
+    tests.filter_map(|test| test.rsplit("::").next())
 }
 
 fn finding(file: &File, line: usize, message: &str) -> Finding {

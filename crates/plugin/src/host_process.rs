@@ -159,6 +159,13 @@ impl Helper {
         }
     }
 
+    /// Has the process end its open source: the events that it has taken follow, and [`Reply::Ended`]. Nothing can be asked
+    /// afterwards.
+    pub fn ask_for_the_end(&self) {
+        // Fails if the process is gone, which the next reply tells.
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Returns what ends the waiting for this process from another thread; `None` without a descriptor to spare.
     pub(crate) fn stopper(&self) -> Option<Stopper> {
         self.stream.try_clone().ok().map(Stopper)

@@ -129,10 +129,10 @@ pub enum Reply {
     Failed(String),
 }
 
-/// Counts asynchronous events that no rule sees. Their plugins were told.
+/// Counts asynchronous events that no rule sees.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Missed {
-    /// Events for which the queue had no room.
+    /// Events for which the queue had no room, and those that waited in it when the source failed.
     pub lost: u64,
     /// Events that are malformed, have no name that their plugin announces, or came when the source was closed.
     pub refused: u64,

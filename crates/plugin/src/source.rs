@@ -45,7 +45,7 @@ pub struct Counters {
     pub undecided: AtomicU64,
     /// Events that a plugin could not parse. Rules saw them.
     pub unparsed: AtomicU64,
-    /// Asynchronous events for which the queue had no room. No rule saw them.
+    /// Asynchronous events for which the queue had no room, or that waited when the source failed. No rule saw them.
     pub async_lost: AtomicU64,
     /// Asynchronous events that were refused. No rule saw them.
     pub async_refused: AtomicU64,
@@ -214,7 +214,8 @@ impl Source {
         &self.shared.counters
     }
 
-    /// Evaluates later events with another evaluator. If it asks for other fields, the source is opened anew.
+    /// Evaluates later events with another evaluator. If it asks for other fields, the source is opened anew, after the present
+    /// evaluator has seen the events that it has taken.
     pub fn replace(&self, evaluator: SourceEvaluator) {
         *lock(&self.shared.next) = Some(evaluator);
     }
@@ -293,28 +294,59 @@ impl Shared {
                 return Ok(FollowEnd::Stopped);
             }
             // What was read is judged by the rules that it was asked for; it does not come again.
-            match reply {
-                Reply::Batch(records) => self.show(evaluator, &records)?,
-                Reply::Idle => {}
-                Reply::Unparsed(events) => {
-                    self.counters.unparsed.fetch_add(events, Ordering::Relaxed);
-                }
-                Reply::Missed(missed) => self.counters.miss(missed),
-                Reply::Ended => return Ok(FollowEnd::Ended),
-                Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
-                    let what = "an answer to nothing".to_owned();
-                    return Err(HelperError::Garbage(ProtocolError::Invalid(what)));
-                }
+            if self.take(evaluator, reply)? {
+                return Ok(FollowEnd::Ended);
             }
-            if let Some(next) = self.successor() {
-                let has_other_fields = next.wanted() != evaluator.wanted();
-                let former = std::mem::replace(evaluator, next);
-                evaluator.continue_after(&former);
-                if has_other_fields {
-                    return Ok(FollowEnd::Replaced);
-                }
+            let Some(next) = self.successor() else {
+                continue;
+            };
+            let has_other_fields = next.wanted() != evaluator.wanted();
+            let drained = match has_other_fields {
+                true => self.drain(&mut helper, evaluator),
+                false => Ok(()),
+            };
+            let former = std::mem::replace(evaluator, next);
+            evaluator.continue_after(&former);
+            drained?;
+            if has_other_fields {
+                return Ok(FollowEnd::Replaced);
             }
         }
+    }
+
+    /// Takes a message of an open source. Returns true if it is the last one.
+    fn take(&self, evaluator: &mut SourceEvaluator, reply: Reply) -> Result<bool, HelperError> {
+        match reply {
+            Reply::Batch(records) => self.show(evaluator, &records)?,
+            Reply::Idle => {}
+            Reply::Unparsed(events) => {
+                self.counters.unparsed.fetch_add(events, Ordering::Relaxed);
+            }
+            Reply::Missed(missed) => self.counters.miss(missed),
+            Reply::Ended => return Ok(true),
+            Reply::Loaded(_) | Reply::Opened | Reply::Failed(_) => {
+                let what = "an answer to nothing".to_owned();
+                return Err(HelperError::Garbage(ProtocolError::Invalid(what)));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has the process end its source, and shows rules the events that it has taken. Waits no longer than about its deadline.
+    fn drain(
+        &self,
+        helper: &mut Helper,
+        evaluator: &mut SourceEvaluator,
+    ) -> Result<(), HelperError> {
+        let until = Instant::now() + self.plan.limits.deadline;
+        helper.ask_for_the_end();
+        while Instant::now() < until {
+            let reply = helper.reply()?;
+            if self.take(evaluator, reply)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn show(&self, evaluator: &mut SourceEvaluator, records: &[Record]) -> Result<(), HelperError> {

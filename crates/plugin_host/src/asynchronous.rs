@@ -135,55 +135,91 @@ pub(crate) fn built(time_ns: u64, source: u32, name: &str, data: &[u8]) -> Resul
 #[derive(Default)]
 pub(crate) struct Queue(Mutex<State>);
 
+/// What becomes of an event that is added.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    /// It is taken if there is room.
+    Open,
+    /// It is taken if there is room. Else it is lost, and the plugin is told that it was taken.
+    Stopping,
+    /// It is refused.
+    #[default]
+    Closed,
+}
+
 #[derive(Default)]
 struct State {
-    is_open: bool,
+    phase: Phase,
     events: VecDeque<Buffer>,
     bytes: usize,
     missed: Missed,
-    /// Why the last event was missed, since it was asked for.
+    /// Why the first event was missed, since it was asked for.
     cause: Option<String>,
+}
+
+impl State {
+    /// Counts events that were taken and that nobody sees.
+    fn lose(&mut self, events: usize) {
+        if events > 0 {
+            self.missed.lost += u64::try_from(events).unwrap_or(u64::MAX);
+            self.missed_because(|| "the source failed before it was sent".to_owned());
+        }
+    }
+
+    fn missed_because(&mut self, cause: impl FnOnce() -> String) {
+        self.cause.get_or_insert_with(cause);
+    }
 }
 
 impl Queue {
     /// Takes events from now on.
     pub(crate) fn open(&self) {
-        self.state().is_open = true;
+        self.state().phase = Phase::Open;
+    }
+
+    /// Takes no event any more without room for it, but says so to no plugin: a thread that tries again until there is room
+    /// would wait for the thread that waits for its end.
+    pub(crate) fn stopping(&self) {
+        self.state().phase = Phase::Stopping;
     }
 
     /// Takes no more events. Those that wait stay.
     pub(crate) fn close(&self) {
-        self.state().is_open = false;
+        self.state().phase = Phase::Closed;
+    }
+
+    /// Counts events that were taken from the queue as lost.
+    pub(crate) fn lose(&self, events: usize) {
+        self.state().lose(events);
     }
 
     /// Gives up the events that wait, which count as lost.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
-        state.is_open = false;
-        let events = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
-        state.missed.lost += events;
-        state.events.clear();
+        state.phase = Phase::Closed;
         state.bytes = 0;
-        if events > 0 {
-            state.cause = Some("the source failed before they were sent".to_owned());
-        }
+        let events = std::mem::take(&mut state.events);
+        state.lose(events.len());
     }
 
     /// Adds an event of a plugin, or counts that it was refused.
     ///
     /// # Errors
     ///
-    /// The reason, for the plugin: the event is refused, the source is closed, or too many events wait.
+    /// The reason, for the plugin: the event is refused, the source is closed, or too many events wait and the source is not
+    /// about to end.
     pub(crate) fn add(&self, plugin: &str, event: Result<Buffer, String>) -> Result<(), String> {
         let mut state = self.state();
-        let result = event.and_then(|event| match state.is_open {
-            true => Ok(event),
-            false => Err("the event source is closed".to_owned()),
+        let phase = state.phase;
+        let result = event.and_then(|event| match phase {
+            Phase::Open | Phase::Stopping => Ok(event),
+            Phase::Closed => Err("the event source is closed".to_owned()),
         });
         let is_full = |length: usize, state: &State| {
             let bytes = state.bytes.saturating_add(length);
             state.events.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES
         };
+        let is_lost = result.is_ok();
         let cause = match result {
             Ok(event) if is_full(event.length(), &state) => {
                 state.missed.lost += 1;
@@ -202,8 +238,11 @@ impl Queue {
                 cause
             }
         };
-        state.cause = Some(format!("plugin `{plugin}`: {cause}"));
-        Err(cause)
+        state.missed_because(|| format!("plugin `{plugin}`: {cause}"));
+        match is_lost && phase == Phase::Stopping {
+            true => Ok(()),
+            false => Err(cause),
+        }
     }
 
     /// Takes the events that wait.
@@ -213,7 +252,7 @@ impl Queue {
         std::mem::take(&mut state.events)
     }
 
-    /// Returns what was missed since the last call, and why the last event was.
+    /// Returns what was missed since the last call, and why the first event was.
     pub(crate) fn missed(&self) -> Option<(Missed, String)> {
         let mut state = self.state();
         let cause = state.cause.take()?;
@@ -337,7 +376,7 @@ mod tests {
         assert!(full.starts_with("4096 events wait"), "{full}");
         let (missed, cause) = queue.missed().expect("some were");
         assert_eq!((missed.lost, missed.refused), (1, 1));
-        assert!(cause.starts_with("plugin `p`: 4096"), "{cause}");
+        assert_eq!(cause, "plugin `p`: the event source is closed");
         assert_eq!(queue.missed(), None);
         assert_eq!(queue.take().len(), MAX_WAITING);
         queue.add("p", ping()).expect("there is room again");
@@ -357,5 +396,27 @@ mod tests {
         queue.abandon();
         let (missed, _) = queue.missed().expect("one is given up");
         assert_eq!((missed.lost, missed.refused), (1, 0));
+        queue.lose(0);
+        assert_eq!(queue.missed(), None);
+        queue.lose(3);
+        assert_eq!(queue.missed().expect("three are").0.lost, 3);
+    }
+
+    #[test]
+    fn a_full_queue_of_a_source_that_stops_counts_events_and_has_no_plugin_try_again() {
+        let ping = || built(5, 7, "ping", b"");
+        let queue = Queue::default();
+        queue.open();
+        queue.stopping();
+        for _ in 0..MAX_WAITING + 3 {
+            queue.add("p", ping()).expect("the plugin is to go on");
+        }
+        queue
+            .add("p", Err("bad".to_owned()))
+            .expect_err("it is bad");
+        let (missed, cause) = queue.missed().expect("some were");
+        assert_eq!((missed.lost, missed.refused), (3, 1));
+        assert!(cause.starts_with("plugin `p`: 4096"), "{cause}");
+        assert_eq!(queue.take().len(), MAX_WAITING);
     }
 }

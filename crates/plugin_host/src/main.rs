@@ -10,6 +10,7 @@ mod confine;
 mod describe;
 mod event;
 mod serve;
+mod stream;
 
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -40,7 +41,8 @@ fn run() -> Result<(), String> {
     let socket = socket().map_err(|error| {
         format!("its standard input is no socket ({error}); `tollgate falco` starts it")
     })?;
-    serve::serve(socket)
+    serve::serve(socket);
+    Ok(())
 }
 
 /// Takes the socket away from the standard input, which plugins may read.

@@ -11,12 +11,13 @@ use plugin::protocol::{
     WantedArgument, WantedField,
 };
 
-use crate::abi::{AskedField, Batch, Library, Owner, Plugin};
+use crate::abi::{self, AskedField, Library, Plugin};
 use crate::address::has_address;
-use crate::asynchronous::{ASYNC_EVENT, Queue};
+use crate::asynchronous::ASYNC_EVENT;
 use crate::confine;
 use crate::describe::{self, SYSCALL_SOURCE};
 use crate::event::{self, Buffer, PLUGIN_EVENT};
+use crate::stream::EventStream;
 
 /// A batch is sent when its values have this many bytes.
 const FULL: usize = 256 << 10;
@@ -24,27 +25,22 @@ const FULL: usize = 256 << 10;
 const MAX_RECORD: usize = 12 << 20;
 /// Time after which a sign of life is sent: records, or that there are none. The shortest deadline that a configuration may
 /// have is twice as long.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(50);
-/// A call that returns nothing faster than this did not wait, so that this program has to.
-const DID_NOT_WAIT: Duration = Duration::from_millis(1);
-/// Time between two calls of a plugin that does not wait.
-const PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_millis(50);
 
 /// A loaded plugin.
-struct Loaded {
-    plugin: Plugin,
-    description: Description,
+pub(crate) struct Loaded {
+    pub(crate) plugin: Plugin,
+    pub(crate) description: Description,
 }
 
-/// Answers until the other side is gone, or the source ends.
-pub(crate) fn serve(mut socket: UnixStream) -> Result<(), String> {
-    let answered = answer(&mut socket);
-    if let Err(message) = &answered {
+/// Answers until the other side is gone, or the source ends. Ends the process after a failure, which the other side prints.
+pub(crate) fn serve(mut socket: UnixStream) {
+    if let Err(message) = answer(&mut socket) {
         // Fails if the other side is gone, to which nothing needs to be said.
-        let _ = protocol::write(&mut socket, &Reply::Failed(message.clone()));
+        let _ = protocol::write(&mut socket, &Reply::Failed(message));
+        // Threads of plugins may still run, which destructors of their libraries take data away from.
+        abi::exit_at_once();
     }
-    // The other side prints the message.
-    Ok(())
 }
 
 fn answer(socket: &mut UnixStream) -> Result<(), String> {
@@ -68,11 +64,7 @@ fn answer(socket: &mut UnixStream) -> Result<(), String> {
             let params = &plugins[extraction.source].open_params;
             let mut stream = EventStream::open(extraction, params)?;
             reply(socket, &Reply::Opened)?;
-            let result = stream.run(socket);
-            if result.is_err() {
-                stream.give_up(socket);
-            }
-            result
+            stream.run(socket)
         }
         Request::Replay(wanted) => {
             let extraction = Extraction::new(loaded, &wanted)?;
@@ -89,7 +81,7 @@ fn request(socket: &mut UnixStream) -> Result<Request, String> {
     protocol::read(socket).map_err(|error| format!("cannot read a request: {error}"))
 }
 
-fn reply(socket: &mut UnixStream, reply: &Reply) -> Result<(), String> {
+pub(crate) fn reply(socket: &mut UnixStream, reply: &Reply) -> Result<(), String> {
     protocol::write(socket, reply).map_err(|error| format!("cannot answer: {error}"))
 }
 
@@ -115,11 +107,11 @@ fn load(spec: &PluginSpec) -> Result<Loaded, String> {
 }
 
 /// Takes from events what a record carries.
-struct Extraction {
+pub(crate) struct Extraction {
     /// The source, and plugins that take fields from its events or parse them.
-    plugins: Vec<Loaded>,
+    pub(crate) plugins: Vec<Loaded>,
     /// Position of the source in `plugins`.
-    source: usize,
+    pub(crate) source: usize,
     /// For each plugin the fields that it is asked for, and their positions in a record.
     asked: Vec<(Vec<AskedField>, Vec<usize>)>,
     values: usize,
@@ -211,14 +203,14 @@ impl Extraction {
     }
 
     /// Reports events that a plugin could not parse, if there are any.
-    fn tell_unparsed(&self, socket: &mut UnixStream) -> Result<(), String> {
+    pub(crate) fn tell_unparsed(&self, socket: &mut UnixStream) -> Result<(), String> {
         match self.unparsed.take() {
             0 => Ok(()),
             events => reply(socket, &Reply::Unparsed(events)),
         }
     }
 
-    fn record(&self, event: &Buffer, number: u64) -> Result<Record, String> {
+    pub(crate) fn record(&self, event: &Buffer, number: u64) -> Result<Record, String> {
         self.parse(event, number)?;
         let source = &self.plugins[self.source].plugin;
         let mut values = vec![FieldValue::Absent; self.values];
@@ -282,7 +274,7 @@ impl Subscription {
 
 /// Sends records in batches, and what there is of one as a sign of life: the deadline of the other side is for one event of a
 /// slow plugin, not for all events that it returned at once.
-struct Sender<'s> {
+pub(crate) struct Sender<'s> {
     socket: &'s mut UnixStream,
     batch: Vec<Record>,
     size: usize,
@@ -291,7 +283,7 @@ struct Sender<'s> {
 }
 
 impl<'s> Sender<'s> {
-    fn new(socket: &'s mut UnixStream) -> Self {
+    pub(crate) fn new(socket: &'s mut UnixStream) -> Self {
         Self {
             socket,
             batch: Vec::new(),
@@ -301,7 +293,7 @@ impl<'s> Sender<'s> {
     }
 
     /// Adds a record, or sends those before the failure, which are sound, and returns it.
-    fn add(&mut self, record: Result<Record, String>) -> Result<(), String> {
+    pub(crate) fn add(&mut self, record: Result<Record, String>) -> Result<(), String> {
         let record = match record {
             Ok(record) => record,
             Err(why) => {
@@ -317,7 +309,7 @@ impl<'s> Sender<'s> {
         }
     }
 
-    fn finish(&mut self) -> Result<(), String> {
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -325,126 +317,6 @@ impl<'s> Sender<'s> {
         reply(self.socket, &Reply::Batch(std::mem::take(&mut self.batch)))?;
         self.said = Instant::now();
         Ok(())
-    }
-}
-
-/// An open source.
-struct EventStream {
-    extraction: Extraction,
-    number: u64,
-    /// Asynchronous events that wait. Threads of plugins keep the reference for ever.
-    queue: &'static Queue,
-    /// The cause of a missed event was printed.
-    has_told: bool,
-}
-
-impl EventStream {
-    fn open(mut extraction: Extraction, params: &str) -> Result<Self, String> {
-        let source = extraction.source;
-        extraction.plugins[source].plugin.open(params)?;
-        let stream = Self {
-            extraction,
-            number: 0,
-            queue: Box::leak(Box::default()),
-            has_told: false,
-        };
-        stream.queue.open();
-        let id = stream.extraction.plugins[source].description.id;
-        for Loaded {
-            plugin,
-            description,
-        } in stream.adding()
-        {
-            plugin.start_adding(Box::leak(Box::new(Owner {
-                plugin: description.name.clone(),
-                names: description.async_events.iter().cloned().collect(),
-                source: id,
-                queue: stream.queue,
-            })))?;
-        }
-        Ok(stream)
-    }
-
-    /// Returns the plugins that add asynchronous events to the source.
-    fn adding(&self) -> impl Iterator<Item = &Loaded> {
-        let plugins = &self.extraction.plugins;
-        let source = &plugins[self.extraction.source].description.source;
-        let adding = plugins.iter();
-        adding.filter(|loaded| loaded.description.adds_to(source))
-    }
-
-    fn run(&mut self, socket: &mut UnixStream) -> Result<(), String> {
-        let mut said = Instant::now();
-        loop {
-            let called = Instant::now();
-            let batch = self.extraction.plugins[self.extraction.source]
-                .plugin
-                .next_batch()?;
-            // As well before events: the time that the plugin took to make them is not that of the first record.
-            if said.elapsed() >= SIGN_OF_LIFE {
-                reply(socket, &Reply::Idle)?;
-                said = Instant::now();
-            }
-            match batch {
-                Batch::Events { events, is_last } => {
-                    self.send(socket, &events)?;
-                    said = Instant::now();
-                    if is_last {
-                        return self.end(socket);
-                    }
-                }
-                Batch::Ended => return self.end(socket),
-                Batch::Nothing => {
-                    if called.elapsed() < DID_NOT_WAIT {
-                        std::thread::sleep(PAUSE);
-                    }
-                }
-            }
-            if self.deliver(socket)? {
-                said = Instant::now();
-            }
-        }
-    }
-
-    /// Sends the asynchronous events that wait, and what was missed of them. Returns whether there were any.
-    fn deliver(&mut self, socket: &mut UnixStream) -> Result<bool, String> {
-        let events = Vec::from(self.queue.take());
-        self.send(socket, &events)?;
-        if let Some((missed, cause)) = self.queue.missed() {
-            reply(socket, &Reply::Missed(missed))?;
-            // The first one of a process tells what is wrong with a plugin; the others are counted.
-            if !std::mem::replace(&mut self.has_told, true) {
-                eprintln!("tollgate-plugin-host: an asynchronous event was missed: {cause}");
-            }
-        }
-        Ok(!events.is_empty())
-    }
-
-    /// Counts the asynchronous events that nobody sees because the source failed.
-    fn give_up(&mut self, socket: &mut UnixStream) {
-        self.queue.abandon();
-        // Fails if the other side is gone, which then counts nothing.
-        let _ = self.deliver(socket);
-    }
-
-    /// Ends the source after the asynchronous events that came before its end.
-    fn end(&mut self, socket: &mut UnixStream) -> Result<(), String> {
-        self.queue.close();
-        for loaded in self.adding() {
-            loaded.plugin.stop_adding()?;
-        }
-        self.deliver(socket)?;
-        reply(socket, &Reply::Ended)
-    }
-
-    fn send(&mut self, socket: &mut UnixStream, events: &[Buffer]) -> Result<(), String> {
-        let mut sender = Sender::new(socket);
-        for event in events {
-            self.number += 1;
-            sender.add(self.extraction.record(event, self.number))?;
-        }
-        sender.finish()?;
-        self.extraction.tell_unparsed(socket)
     }
 }
 

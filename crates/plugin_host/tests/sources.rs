@@ -44,12 +44,12 @@ impl Observer for Incidents {
     }
 }
 
-fn library(folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/toy_plugin.c");
-    let library = folder.join("libtoy.so");
+fn library(folder: &Path, name: &str) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let library = folder.join(format!("lib{name}.so"));
     let compiled = Command::new("gcc")
         .args(["-O1", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o"])
-        .args([&library, &source])
+        .args([&library, &fixtures.join(format!("{name}.c"))])
         .output()
         .expect("gcc is installed");
     let messages = String::from_utf8_lossy(&compiled.stderr);
@@ -60,6 +60,7 @@ fn library(folder: &Path) -> PathBuf {
 /// A running source with what came of it.
 struct Ran {
     source: Source,
+    catalogue: Catalogue,
     alerts: Kept,
     incidents: Arc<Incidents>,
     _folder: tempfile::TempDir,
@@ -71,44 +72,66 @@ fn start(mode: &str) -> Ran {
 
 fn start_with(mode: &str, events: u32) -> Ran {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let toy = toy(folder.path(), mode, events);
+    started(folder, &[toy], RULES)
+}
+
+fn toy(folder: &Path, mode: &str, events: u32) -> PluginConfig {
+    let spec = PluginSpec {
+        name: "toy".to_owned(),
+        library: library(folder, "toy_plugin").display().to_string(),
+        init_config: format!("{{\"mode\":\"{mode}\"}}"),
+        open_params: events.to_string(),
+    };
+    PluginConfig { spec }
+}
+
+fn started(folder: tempfile::TempDir, plugins: &[PluginConfig], rules: &str) -> Ran {
     let limits = Limits {
         program: env!("CARGO_BIN_EXE_tollgate-plugin-host").into(),
         deadline: Duration::from_secs(2),
     };
-    let spec = PluginSpec {
-        name: "toy".to_owned(),
-        library: library(folder.path()).display().to_string(),
-        init_config: format!("{{\"mode\":\"{mode}\"}}"),
-        open_params: events.to_string(),
-    };
-    let catalogue = Catalogue::load(&[PluginConfig { spec }], &limits).expect("it can be loaded");
-    let (ruleset, problems) = Loader::new().with_source("toy").add("r", RULES).finish();
-    assert!(problems.is_empty(), "{problems:?}");
+    let catalogue = Catalogue::load(plugins, &limits).expect("they can be loaded");
     let alerts = Kept::default();
-    let options = EngineOptions {
-        source: catalogue.fields("toy").cloned(),
-        ..EngineOptions::default()
-    };
-    let (engine, problems) = Engine::new(&ruleset, &options, Box::new(alerts.clone()));
-    assert!(problems.is_empty(), "{problems:?}");
-    let evaluator =
-        SourceEvaluator::new(&catalogue, "toy", Arc::new(engine), "box").expect("it is a source");
+    let evaluator = evaluator(&catalogue, rules, &alerts);
     let plan = catalogue.plan("toy", &limits).expect("it is a source");
     let incidents = Arc::new(Incidents::default());
     let observer: Arc<dyn Observer> = Arc::clone(&incidents) as _;
     let source = Source::start(plan, evaluator, observer).expect("a thread can be started");
     Ran {
         source,
+        catalogue,
         alerts,
         incidents,
         _folder: folder,
     }
 }
 
+fn evaluator(catalogue: &Catalogue, rules: &str, alerts: &Kept) -> SourceEvaluator {
+    let (ruleset, problems) = Loader::new().with_source("toy").add("r", rules).finish();
+    assert!(problems.is_empty(), "{problems:?}");
+    let options = EngineOptions {
+        source: catalogue.fields("toy").cloned(),
+        ..EngineOptions::default()
+    };
+    let (engine, problems) = Engine::new(&ruleset, &options, Box::new(alerts.clone()));
+    assert!(problems.is_empty(), "{problems:?}");
+    SourceEvaluator::new(catalogue, "toy", Arc::new(engine), "box").expect("it is a source")
+}
+
 impl Ran {
     fn messages(&self) -> Vec<String> {
         let alerts = self.alerts.0.lock().expect("nobody panics");
         alerts.iter().map(|alert| alert.message.clone()).collect()
+    }
+
+    /// Waits until so many rules have fired.
+    fn wait_for(&self, alerts: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.messages().len() < alerts {
+            assert!(Instant::now() < until, "{:?}", self.messages());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits until the source has failed twice, or ended, and returns the causes of the failures.
@@ -227,4 +250,34 @@ fn a_source_that_hangs_can_be_stopped_at_once() {
         stopped.elapsed()
     );
     assert_eq!(ran.source.counters().totals().hangs, 0);
+}
+
+/// The plugin that adds events adds its last one when it stops.
+#[test]
+fn rules_that_ask_for_other_fields_lose_no_event_that_the_source_has_taken() {
+    let added = |name: &str, output: &str| {
+        format!(
+            "- rule: {name}\n  desc: d\n  condition: evt.type = ping\n  output: {output}\n  priority: INFO\n  source: toy\n"
+        )
+    };
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let adding = PluginSpec {
+        name: "toyasync".to_owned(),
+        library: library(folder.path(), "async_plugin").display().to_string(),
+        init_config: format!("first {}", folder.path().join("answers").display()),
+        open_params: String::new(),
+    };
+    let plugins = [toy(folder.path(), "stay", 2), PluginConfig { spec: adding }];
+    let ran = started(folder, &plugins, &added("Former", "former"));
+    ran.wait_for(2);
+    let later = added("Later", "later %toy.number");
+    ran.source
+        .replace(evaluator(&ran.catalogue, &later, &ran.alerts));
+    ran.wait_for(5);
+    assert_eq!(
+        ran.messages(),
+        ["former", "former", "former", "later <NA>", "later <NA>"]
+    );
+    let totals = ran.source.counters().totals();
+    assert_eq!((totals.restarts, totals.async_lost), (0, 0), "{totals:?}");
 }

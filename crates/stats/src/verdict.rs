@@ -162,7 +162,7 @@ mod tests {
         let (trials, most) = if crate::slow() {
             (300_u64, 0.08)
         } else {
-            (100, 0.12)
+            (200, 0.09)
         };
         let mut rng = Rng::new(9);
         let mut rate = |factor: f64| {
