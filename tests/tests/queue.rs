@@ -3,64 +3,23 @@
 mod queue {
     pub(crate) mod agent;
     pub(crate) mod nats;
+    pub(crate) mod place;
+    pub(crate) mod silence;
+    mod trouble;
 }
 
-use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use e2e::collector::{Collector, alert, output, request, token_on};
+use e2e::collector::{alert, output};
 use e2e::{Scratch, need_slow, program, until};
-use serde_json::{Value, json};
+use serde_json::json;
 use testing::postgres::Server;
 
 use self::queue::agent::{Fleet, Random, metric};
 use self::queue::nats::{Cluster, Nats};
-
-/// A store, and the words with which servers of it start.
-struct Place {
-    store: String,
-    words: Vec<String>,
-}
-
-impl Place {
-    fn new(store: String, queue: &str, more: &[&str]) -> Self {
-        let words = ["--insecure", "--queue", queue];
-        let words = words.iter().chain(more).map(|&word| word.to_owned());
-        Self {
-            store,
-            words: words.collect(),
-        }
-    }
-
-    fn file(folder: &Path, queue: &str, more: &[&str]) -> Self {
-        let store = format!("sqlite:{}", folder.join("c.db").display());
-        Self::new(store, queue, more)
-    }
-
-    fn serve(&self) -> Collector {
-        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        Collector::start_on(&self.store, "127.0.0.1:0", &words)
-    }
-
-    /// Waits until the server takes batches, and enrols agents with these hosts.
-    fn fleet(&self, collector: &Collector, hosts: &[&str]) -> Fleet {
-        let token = token_on(&self.store, &["--agent-class", "web"]);
-        let reader = token_on(&self.store, &["--role", "viewer"]);
-        until("the server is ready", || is_ready(collector));
-        Fleet::new(collector.address(), &token, reader, hosts)
-    }
-}
-
-fn ask(collector: &Collector, path: &str, secret: &str) -> Option<(u16, Value)> {
-    let head = format!("GET {path} HTTP/1.1");
-    request(collector.address(), &head, secret, "")
-}
-
-fn is_ready(collector: &Collector) -> bool {
-    ask(collector, "/readyz", "").is_some_and(|(status, _)| status == 200)
-}
+use self::queue::place::{Place, Shut, ask, is_ready};
 
 #[test]
 fn a_batch_is_acknowledged_by_the_queue_and_stored_once() {
@@ -216,25 +175,6 @@ fn a_cluster_with_three_replicas_goes_on_without_one_of_its_servers() {
         fleet.send_once(collector.address(), &mut random);
     }
     fleet.check(collector.address());
-}
-
-/// A PostgreSQL database that can be shut and opened.
-struct Shut<'s>(&'s Server, String);
-
-impl<'s> Shut<'s> {
-    fn now(server: &'s Server, url: &str) -> Self {
-        let name = url.rsplit('/').next().expect("a name").to_owned();
-        server.sql(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
-        server.sql(&format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-        ));
-        Self(server, name)
-    }
-
-    fn open(self) {
-        let Self(server, name) = self;
-        server.sql(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"));
-    }
 }
 
 #[test]

@@ -353,16 +353,16 @@ pub(crate) async fn health() -> Response {
 
 /// `GET /readyz`: the store answers, too. With a queue, what agents need is the queue; the store may be away.
 pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Answer {
-    let statistics = shared.blocking(|store| store.statistics());
     let Some(queue) = &shared.queue else {
-        statistics.await?;
+        shared.blocking(|store| store.statistics()).await?;
         return Ok(json_response(StatusCode::OK, &json!({"status": "ready"})));
     };
     if queue.depth().await.is_none() {
         let message = "the queue does not answer";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
     }
-    let answers = queue.while_store_answers(statistics).await.is_some();
+    let answers = queue.while_store_answers(|store| store.statistics());
+    let answers = answers.await.is_some();
     let store = if answers { "ready" } else { "away" };
     let answer = json!({"status": "ready", "queue": "ready", "store": store});
     Ok(json_response(StatusCode::OK, &answer))
@@ -371,11 +371,14 @@ pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Answer {
 /// `GET /metrics`
 pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Answer {
     auth::metrics_reader(&shared, &headers).await?;
-    let statistics = shared.blocking(|store| store.statistics());
     let text = match &shared.queue {
-        None => shared.metrics.page(Some(&statistics.await?), None),
+        None => {
+            let statistics = shared.blocking(|store| store.statistics()).await?;
+            shared.metrics.page(Some(&statistics), None)
+        }
         Some(queue) => {
-            let statistics = queue.while_store_answers(statistics).await;
+            let statistics = queue.while_store_answers(|store| store.statistics());
+            let statistics = statistics.await;
             let depth = queue.depth().await;
             let queue = Some((&queue.counters, depth));
             shared.metrics.page(statistics.as_ref(), queue)

@@ -69,7 +69,7 @@ impl Caller {
             return Ok(None);
         };
         // It may read files and verifies signatures.
-        let uris = shared.blocking(move |_store| Ok(certificate.uris()));
+        let uris = shared.working(move || certificate.uris());
         let name = match uris.await? {
             Ok(uris) => identity::name(&uris),
             Err(refusal) => Err(refusal.to_string()),

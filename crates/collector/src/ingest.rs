@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
-use store::{AgentId, Batch, Loss, LossKind, NewAgent, Receipt, Record, StoreError};
+use store::{AgentId, Batch, Loss, LossKind, NewAgent, Receipt, Record, Store, StoreError};
 use tokio::sync::oneshot;
 
 use crate::alert;
@@ -27,6 +27,9 @@ const MAX_INVENTORY: usize = 64 << 10;
 
 /// Header with the sequence number of the first record of a batch.
 const SEQUENCE: &str = outputs::collector::SEQUENCE_HEADER;
+
+/// Largest number of the first record of a batch: databases have no larger ones, and no agent gets so far.
+const MAX_SEQUENCE: u64 = (i64::MAX / 2) as u64;
 
 /// Line in place of a record that the sender had to drop.
 const DROPPED_RECORD: &str = outputs::collector::DROPPED_RECORD;
@@ -77,14 +80,14 @@ pub(crate) async fn inventory(
     let labels = bundles::labels_of(&inventory)
         .map_err(|problem| Refusal::new(StatusCode::BAD_REQUEST, problem))?;
     let id = sender.id;
-    let told = shared.blocking(move |store| {
+    let tell = move |store: &dyn Store| {
         store.heartbeat(id, text)?;
         let bundle = bundles::exchange(store, id, &labels, &inventory)?;
         Ok((bundle, captures::order(store, id)?))
-    });
+    };
     let (bundle, capture) = match &shared.queue {
-        None => told.await?,
-        Some(queue) => match queue.while_store_answers(told).await {
+        None => shared.blocking(tell).await?,
+        Some(queue) => match queue.while_store_answers(tell).await {
             Some(told) => told,
             // An agent sends its records only if this is answered. What it is to have is not known, so it stays as it is.
             None => {
@@ -105,11 +108,10 @@ pub(crate) async fn batch(State(shared): State<Arc<Shared>>, caller: Caller, bod
         .headers
         .get(SEQUENCE)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let first = first.filter(|first| *first > 0).ok_or_else(|| {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            format!("the header {SEQUENCE} has to be a number from 1 on"),
-        )
+    let first = first.filter(|first| (1..=MAX_SEQUENCE).contains(first));
+    let first = first.ok_or_else(|| {
+        let message = format!("the header {SEQUENCE} has to be a number from 1 to {MAX_SEQUENCE}");
+        Refusal::new(StatusCode::BAD_REQUEST, message)
     })?;
     let _turn = shared.turn().await?;
     let text = body::text(&caller.headers, body).await?;
@@ -241,11 +243,10 @@ async fn take_logs(
     let bytes = body::message(&caller.headers, body).await?;
     let decoding = shared.decoder_turn().await?;
     let received_ns = now_ns();
-    let sorted = shared.blocking(move |_store| {
+    let sorted = shared.working(move || {
         let _turn = decoding;
-        Ok(encoding
-            .decode(&bytes)
-            .and_then(|request| otlp::sort(&request, received_ns)))
+        let request = encoding.decode(&bytes);
+        request.and_then(|request| otlp::sort(&request, received_ns))
     });
     let mut sorted = sorted.await??;
     let accepted = std::mem::take(&mut sorted.accepted);

@@ -50,6 +50,13 @@ const DOWNLOADS: usize = 4;
 /// Requests of OpenTelemetry that are decoded at the same time: a small one becomes a larger one in memory.
 const DECODERS: usize = 2;
 
+/// Threads that may block.
+const THREADS: usize = 8;
+
+/// Questions of others than agents that a store with a queue is asked at the same time, each by a thread of its own. A silent store
+/// would take all threads otherwise, and agents would wait for it in spite of the queue.
+const QUESTIONS: usize = 4;
+
 /// Time limit for a turn to upload, download or decode.
 const TURN: Duration = Duration::from_secs(20);
 
@@ -94,7 +101,7 @@ pub enum CollectorError {
     },
 }
 
-/// A running collector. Dropping it stops it; what it acknowledged is stored.
+/// A running collector. Dropping it stops it. What it acknowledged is stored; with a queue, it is stored or in the stream.
 pub struct Collector {
     runtime: Option<Runtime>,
     address: Option<SocketAddr>,
@@ -111,26 +118,45 @@ pub(crate) struct Shared {
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
     pub(crate) queue: Option<Arc<Queue>>,
+    /// Turns of questions to the store; `None` without a queue.
+    questions: Option<Arc<Semaphore>>,
     uploads: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     decoders: Arc<Semaphore>,
 }
 
 impl Shared {
-    /// Runs `ask` on a thread that may block.
+    /// Asks the store on a thread that may block.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let turn = match &self.questions {
+            Some(questions) => {
+                let crowded = "the store is slow, and too many wait for it; ask again";
+                Some(self.turn_of(questions, crowded).await?)
+            }
+            None => None,
+        };
         let store = Arc::clone(&self.store);
-        let answer = tokio::task::spawn_blocking(move || ask(&*store)).await;
-        let answer = answer.map_err(|_panic| {
-            Refusal::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the collector has a defect",
-            )
-        })?;
-        Ok(answer?)
+        let answer = self.working(move || {
+            // It belongs to the thread: the store may be silent, and the client may go.
+            let _turn = turn;
+            ask(&*store)
+        });
+        Ok(answer.await??)
+    }
+
+    /// Runs what does not ask the store on a thread that may block.
+    pub(crate) async fn working<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let worked = tokio::task::spawn_blocking(work).await;
+        worked.map_err(|_panic| {
+            let message = "the collector has a defect";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        })
     }
 
     /// Waits for a turn to upload.
@@ -188,12 +214,13 @@ impl Collector {
             Queue::new(settings, Arc::clone(&store), ingest::records).map(Arc::new)
         });
         let queue = queue.transpose()?;
+        let questions = queue.is_some().then(|| Arc::new(Semaphore::new(QUESTIONS)));
         let listener =
             HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
         let address = listener.address();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(8)
+            .max_blocking_threads(THREADS + questions.as_ref().map_or(0, |_| queue::THREADS))
             .thread_name("collector")
             .enable_all()
             .build()
@@ -207,6 +234,7 @@ impl Collector {
             tails: Tails::new(),
             propose: settings.propose,
             queue,
+            questions,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS)),
             decoders: Arc::new(Semaphore::new(DECODERS)),

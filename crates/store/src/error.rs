@@ -133,6 +133,19 @@ pub enum StoreError {
     },
 }
 
+/// What an error says about a store and about the change that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The store does not answer. Every change and every question fails alike.
+    Away,
+    /// The store answers, and cannot take changes for the moment: it is busy, locked or full.
+    Later,
+    /// The database refuses the values of this change, and will do so again.
+    Values,
+    /// The error does not tell.
+    Unclear,
+}
+
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
@@ -166,6 +179,47 @@ fn encryption_problem(error: &postgres::Error) -> Option<String> {
     None
 }
 
+/// Returns true if an error of the connection is the cause.
+fn is_of_connection(error: &postgres::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(found) = cause {
+        if found.is::<io::Error>() {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
+}
+
+/// Returns what a code of PostgreSQL says, by its class.
+fn server_fault(code: &str) -> Fault {
+    match code.get(..2) {
+        // A cancelled query is one that took too long.
+        _ if code == "57014" => Fault::Later,
+        // Connections, logins, databases that are gone, and servers that end or begin.
+        Some("08" | "28" | "3D" | "57") => Fault::Away,
+        // Transactions, resources, locks, the disk.
+        Some("25" | "40" | "53" | "55" | "58") => Fault::Later,
+        // Values, constraints, and what exceeds a limit of the server.
+        Some("21" | "22" | "23" | "54") => Fault::Values,
+        _ => Fault::Unclear,
+    }
+}
+
+/// Returns what a code of SQLite says.
+fn file_fault(code: rusqlite::ErrorCode) -> Fault {
+    use rusqlite::ErrorCode::{
+        CannotOpen, ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory,
+        ParameterOutOfRange, ReadOnly, SystemIoFailure, TooBig, TypeMismatch,
+    };
+    match code {
+        CannotOpen | SystemIoFailure => Fault::Away,
+        DatabaseBusy | DatabaseLocked | DiskFull | OutOfMemory | ReadOnly => Fault::Later,
+        ConstraintViolation | TypeMismatch | TooBig | ParameterOutOfRange => Fault::Values,
+        _ => Fault::Unclear,
+    }
+}
+
 /// Says in words what rustls names by its types.
 fn rejection(error: &rustls::Error) -> String {
     use rustls::CertificateError::{BadSignature, UnknownIssuer};
@@ -184,6 +238,22 @@ fn rejection(error: &rustls::Error) -> String {
 }
 
 impl StoreError {
+    /// Returns what the error says about the store and about the change.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Silent { .. } | Self::Stopped | Self::Encryption { .. } => Fault::Away,
+            Self::Busy | Self::Commit { .. } | Self::OutOfOrder { .. } => Fault::Later,
+            Self::Server(error) => match error.code() {
+                Some(code) => server_fault(code.code()),
+                None if error.is_closed() || is_of_connection(error) => Fault::Away,
+                None => Fault::Unclear,
+            },
+            Self::Database(error) => error.sqlite_error_code().map_or(Fault::Unclear, file_fault),
+            _ => Fault::Unclear,
+        }
+    }
+
     /// Names the file, if the database says that it is none of its own.
     pub(crate) fn foreign_if_no_database(self, path: &Path) -> Self {
         match self {

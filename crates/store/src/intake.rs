@@ -64,7 +64,8 @@ pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Ve
         acknowledged: before,
         ..Receipt::default()
     };
-    if let Some(first) = batch.first {
+    // A batch without records acknowledges nothing, so what it passes over would be counted again with the next one.
+    if let Some(first) = batch.first.filter(|_| !batch.records.is_empty()) {
         receipt.missing = first.saturating_sub(before.saturating_add(1));
     }
     let mut records = Vec::new();

@@ -36,7 +36,7 @@ pub use captures::{
     MAX_CAPTURE_SECONDS, NewCapture,
 };
 pub use certificate::CertificateName;
-pub use error::StoreError;
+pub use error::{Fault, StoreError};
 pub use model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
     Cursor, Filter, Group, GroupId, HourCount, Loss, LossKind, LossRow, NewAgent, NewAlert,

@@ -87,6 +87,28 @@ impl Nats {
         sleep(Duration::from_millis(300));
     }
 
+    /// Sends a request without a body, and returns the answer.
+    pub(crate) fn ask(&self, subject: &str) -> Value {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        let mut writer = &stream;
+        let text = format!(
+            "SUB answers.{0} 1\r\nPUB {subject} answers.{0} 0\r\n\r\n",
+            self.port
+        );
+        write!(writer, "CONNECT {{\"verbose\":false}}\r\n{text}").expect("it reads");
+        let mut reader = BufReader::new(&stream);
+        let mut line = String::new();
+        while !line.starts_with("MSG") {
+            line.clear();
+            assert!(reader.read_line(&mut line).expect("it answers") > 0);
+            assert!(!line.starts_with("-ERR"), "{line}");
+        }
+        line.clear();
+        reader.read_line(&mut line).expect("it answers");
+        serde_json::from_str(&line).expect("an answer")
+    }
+
     /// Says this on a connection of its own, and waits until the server has read it.
     fn say(&self, text: &str) {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");

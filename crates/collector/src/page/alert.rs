@@ -210,7 +210,7 @@ pub(super) async fn propose(asked: Change<Token>) -> Answer {
         .clone()
         .ok_or_else(|| Refusal::not_found("tool for exceptions in this build"))?;
     let text = alert.row.body.clone();
-    let proposed = shared.blocking(move |_store| Ok(propose(&text))).await?;
+    let proposed = shared.working(move || propose(&text)).await?;
     let shown = match proposed {
         Ok(exceptions) => html! { @for exception in &exceptions { (exception_panel(exception)) } },
         Err(problem) => html! { div.note.bad role="alert" { (plain(&problem)) } },

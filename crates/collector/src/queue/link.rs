@@ -13,6 +13,7 @@ use outputs::NatsServers;
 use store::AgentId;
 
 use super::message::{self, MAX_MESSAGE};
+use super::report::Source;
 use super::{Queue, QueueSettings, drain};
 
 /// Time limit for an answer of NATS.
@@ -54,6 +55,14 @@ impl Jet {
     /// Returns the subject for a batch that is set aside.
     pub(super) fn aside_subject(&self) -> String {
         format!("{}.aside", self.name)
+    }
+
+    /// Returns what to do while that stream is full.
+    pub(super) fn aside_help(&self) -> String {
+        let name = &self.name;
+        format!(
+            "\n  help: look at the stream {name}-aside and purge it: {IN_WORK} such batches would stop the queue"
+        )
     }
 
     /// Returns the agent of a subject.
@@ -112,7 +121,7 @@ pub(crate) async fn run(queue: Arc<Queue>) {
         };
         // Another server of a cluster may be there at once, and the address of this server is what a start says first.
         if failures > 1 {
-            queue.report(Some(problem));
+            queue.reports.trouble(Source::Link, problem);
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -126,7 +135,7 @@ async fn connected(queue: &Queue, servers: &mut NatsServers) -> String {
     };
     let client = link.client.clone();
     let jet = tokio::select! {
-        prepared = prepare(&queue.settings, &client) => prepared,
+        prepared = prepare(queue, &client) => prepared,
         error = link.ended() => Err(error.to_string()),
     };
     let jet = match jet {
@@ -134,15 +143,16 @@ async fn connected(queue: &Queue, servers: &mut NatsServers) -> String {
         Err(problem) => return problem,
     };
     queue.set_jet(Some(Arc::clone(&jet)));
-    queue.report(None);
+    queue.reports.over(Source::Link);
     tokio::select! {
         error = link.ended() => error.to_string(),
-        never = drain::run(queue, &jet) => match never {},
+        problem = drain::run(queue, &jet) => problem,
     }
 }
 
 /// Makes streams and consumer, or checks those that exist.
-async fn prepare(settings: &QueueSettings, client: &async_nats::Client) -> Result<Jet, String> {
+async fn prepare(queue: &Queue, client: &async_nats::Client) -> Result<Jet, String> {
+    let settings = &queue.settings;
     if client.max_payload() < MAX_MESSAGE {
         return Err(format!(
             "the server takes messages of {} bytes: set its max_payload to {MAX_MESSAGE} at least",
@@ -154,8 +164,8 @@ async fn prepare(settings: &QueueSettings, client: &async_nats::Client) -> Resul
         .ack_timeout(REQUEST)
         .build(client.clone());
     let name = &settings.stream;
-    let stream = stream(&context, batches(settings)).await?;
-    let aside = self::stream(&context, set_aside(settings)).await?;
+    let stream = stream(queue, &context, batches(settings)).await?;
+    let aside = self::stream(queue, &context, set_aside(settings)).await?;
     let config = pull::Config {
         durable_name: Some(CONSUMER.to_owned()),
         ack_policy: AckPolicy::Explicit,
@@ -216,8 +226,8 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns the stream. Makes it if it is missing; changes bounds and replicas of one that exists.
-async fn stream(context: &Context, wanted: Config) -> Result<Stream, String> {
+/// Returns the stream. Makes it if it is missing; enlarges one that exists.
+async fn stream(queue: &Queue, context: &Context, wanted: Config) -> Result<Stream, String> {
     let name = wanted.name.clone();
     let cannot = |what: &str, error: &dyn std::fmt::Display| {
         format!("cannot {what} the stream {name}: {error}")
@@ -237,28 +247,139 @@ async fn stream(context: &Context, wanted: Config) -> Result<Stream, String> {
         }
     };
     let has = &found.cached_info().config;
-    let is_ours = has.retention == wanted.retention
-        && has.discard == wanted.discard
-        && has.storage == wanted.storage
-        && has.subjects == wanted.subjects
-        && has.max_age == wanted.max_age;
-    if !is_ours {
+    if !is_ours(has, &wanted) {
         return Err(format!(
             "the stream {name} exists and is no queue of tollgate; name another with --queue-stream"
         ));
     }
-    let is_same = has.num_replicas == wanted.num_replicas
-        && has.max_bytes == wanted.max_bytes
-        && has.max_messages == wanted.max_messages;
-    if !is_same {
-        let changed = Config {
-            num_replicas: wanted.num_replicas,
-            max_bytes: wanted.max_bytes,
-            max_messages: wanted.max_messages,
-            ..has.clone()
-        };
+    let (changed, notices) = enlarged(has, &wanted);
+    for notice in notices {
+        queue.reports.notice(notice);
+    }
+    if let Some(changed) = changed {
         let changed = context.update_stream(changed).await;
         changed.map_err(|error| cannot("change", &error))?;
     }
     Ok(found)
+}
+
+/// Returns true if a stream keeps and refuses what a queue has to.
+fn is_ours(has: &Config, wanted: &Config) -> bool {
+    let is_unlimited = |bound: i64| bound <= 0;
+    let least = i32::try_from(MAX_MESSAGE).unwrap_or(i32::MAX);
+    has.retention == wanted.retention
+        && has.discard == wanted.discard
+        && has.storage == wanted.storage
+        && has.subjects == wanted.subjects
+        && has.max_age == wanted.max_age
+        && is_unlimited(has.max_messages_per_subject)
+        && (is_unlimited(has.max_message_size.into()) || has.max_message_size >= least)
+        // Without answers nothing could be acknowledged, and a sealed stream takes and gives nothing.
+        && !has.no_ack
+        && !has.sealed
+}
+
+/// Returns the larger bounds and the larger number of replicas, `None` if the stream has them, and what it has more than wanted.
+///
+/// A bound is never lowered: NATS would delete the oldest batches, which are acknowledged, and servers with different options
+/// would change it again and again.
+fn enlarged(has: &Config, wanted: &Config) -> (Option<Config>, Vec<String>) {
+    let mut notices = Vec::new();
+    let mut larger = |has: i64, wants: i64, what: &str| {
+        // 0 and -1 are no bound.
+        let bound = match has {
+            ..=0 => format!("no bound on {what}"),
+            _ if has > wants => format!("its bound of {has} {what}"),
+            _ => return wants,
+        };
+        notices.push(format!(
+            "the stream {} keeps {bound}, which is not lowered to {wants}: NATS would delete batches\n  \
+             help: wait until it is empty, and use `nats stream edit`",
+            wanted.name
+        ));
+        has
+    };
+    let max_bytes = larger(has.max_bytes, wanted.max_bytes, "bytes");
+    let max_messages = larger(has.max_messages, wanted.max_messages, "batches");
+    let num_replicas = has.num_replicas.max(wanted.num_replicas);
+    let is_same = num_replicas == has.num_replicas
+        && max_bytes == has.max_bytes
+        && max_messages == has.max_messages;
+    let changed = Config {
+        num_replicas,
+        max_bytes,
+        max_messages,
+        ..has.clone()
+    };
+    ((!is_same).then_some(changed), notices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            name: "q".to_owned(),
+            max_bytes: 1000,
+            max_messages: 20,
+            num_replicas: 1,
+            max_messages_per_subject: -1,
+            max_message_size: -1,
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn a_bound_of_a_stream_is_enlarged_and_never_lowered() {
+        let smaller = Config {
+            max_bytes: 900,
+            max_messages: 10,
+            ..config()
+        };
+        let (changed, notices) = enlarged(&config(), &smaller);
+        assert_eq!(changed, None);
+        assert_eq!(notices.len(), 2);
+        for (notice, numbers) in notices.iter().zip([["1000", "900"], ["20", "10"]]) {
+            assert!(numbers.iter().all(|n| notice.contains(n)), "{notice}");
+        }
+        // Servers with different options leave it alone in the end.
+        assert_eq!(enlarged(&smaller, &config()), (Some(config()), Vec::new()));
+        assert_eq!(enlarged(&config(), &config()), (None, Vec::new()));
+        let other = Config {
+            max_bytes: 2000,
+            max_messages: 10,
+            num_replicas: 3,
+            ..config()
+        };
+        let (changed, notices) = enlarged(&config(), &other);
+        let changed = changed.expect("it is changed");
+        let bounds = (changed.max_bytes, changed.max_messages);
+        assert_eq!((bounds, changed.num_replicas), ((2000, 20), 3));
+        assert_eq!(notices.len(), 1);
+        let unlimited = Config {
+            max_bytes: -1,
+            ..config()
+        };
+        let (changed, notices) = enlarged(&unlimited, &config());
+        assert_eq!(changed, None);
+        assert!(notices[0].contains("no bound on bytes"), "{notices:?}");
+    }
+
+    #[test]
+    fn a_stream_that_keeps_or_takes_less_than_a_queue_is_none_of_ours() {
+        assert!(is_ours(&config(), &config()));
+        let changes: [fn(&mut Config); 5] = [
+            |it| it.max_messages_per_subject = 1,
+            |it| it.max_message_size = 1000,
+            |it| it.no_ack = true,
+            |it| it.sealed = true,
+            |it| it.max_age = Duration::from_secs(1),
+        ];
+        for change in changes {
+            let mut has = config();
+            change(&mut has);
+            assert!(!is_ours(&has, &config()), "{has:?}");
+        }
+    }
 }

@@ -64,11 +64,19 @@ pub(super) fn parts(first: u64, lines: &[&str]) -> Vec<Part> {
     parts
 }
 
+/// Line in place of one whose beginning is blank: a blank line is no record, and the numbers after it would be wrong. It is no
+/// alert, so it is stored as one that cannot be read.
+const BLANK: &str = "(a line that is too long and begins with blanks)";
+
 /// Returns a line, or the beginning of one that is too long for an alert: it still is, and an excerpt is all that is kept of it.
 fn beginning(line: &str) -> &str {
     // A character has up to four bytes.
     let end = (MAX_ALERT + 1..=MAX_ALERT + 4).find(|end| line.is_char_boundary(*end));
-    end.map_or(line, |end| &line[..end])
+    let beginning = end.map_or(line, |end| &line[..end]);
+    match beginning.trim().is_empty() {
+        true => BLANK,
+        false => beginning,
+    }
 }
 
 impl Part {
@@ -174,6 +182,22 @@ mod tests {
         assert!(text[2].len() > MAX_ALERT, "it stays too long to be read");
         text[2] = long.clone();
         assert_eq!(text, lines);
+    }
+
+    #[test]
+    fn a_long_line_that_begins_with_blanks_keeps_its_place_among_the_records() {
+        let long = format!("{}{{}}", " ".repeat(2 * MAX_ALERT));
+        let wide = format!("{}{{}}", "\u{2003}".repeat(MAX_ALERT));
+        let lines = ["{}", &*long, &*wide, "{}"];
+        let mut records = 0;
+        for part in parts(1, &lines) {
+            let queued = read(&part).expect("it is ours");
+            assert_eq!(queued.first, records + 1);
+            let read = crate::ingest::records(&queued.text, 7).expect("it is a batch");
+            records += read.len() as u64;
+            assert_eq!(part.last(), records);
+        }
+        assert_eq!(records, 4);
     }
 
     #[test]

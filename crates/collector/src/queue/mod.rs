@@ -4,33 +4,44 @@
 //! records is held twice: they are in one subject of the stream in the order in which they were acknowledged, and the store
 //! refuses a batch whose predecessor it does not have. So any number of servers can write from one queue.
 
+mod asking;
+mod bounded;
 mod drain;
+mod failing;
 mod known;
 mod link;
 mod message;
+mod report;
+mod settle;
 mod status;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::Error as Answer;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use axum::http::StatusCode;
 use outputs::{NatsError, NatsOutput, NatsServers};
-use store::{AgentId, Credential, Receipt, Record, Store};
+use store::{AgentId, Credential, Receipt, Record, Store, StoreError};
 
+use self::asking::{Health, Questions};
+use self::bounded::Bounded;
 use self::known::KnownCredentials;
 pub(crate) use self::link::run;
 use self::link::{Jet, REQUEST};
 use self::message::Part;
+use self::report::{Reports, Source};
 pub(crate) use self::status::Depth;
 use crate::answer::Refusal;
 use crate::counter::Counter;
 
-/// Agents whose last number is remembered. Beyond that they are asked for again.
-const REMEMBERED: usize = 100_000;
+/// Agents whose credential and last number are kept. Beyond that those that were heard of longest ago are forgotten, which
+/// have to wait for the store then.
+const KEPT: usize = 100_000;
+
+/// Threads that a silent store can keep: credentials are asked for by as many as everything else that agents need.
+pub(crate) const THREADS: usize = 2 * asking::TURNS;
 
 /// Settings of a queue.
 #[derive(Clone)]
@@ -105,10 +116,12 @@ pub(crate) struct Queue {
     /// `None` while NATS is away.
     jet: RwLock<Option<Arc<Jet>>>,
     /// Last number of each agent that this server knows to be acknowledged.
-    last: Mutex<HashMap<AgentId, u64>>,
-    /// What was reported last.
-    trouble: Mutex<Option<String>>,
+    last: Mutex<Bounded<AgentId, u64>>,
+    reports: Arc<Reports>,
+    health: Arc<Health>,
     known: KnownCredentials,
+    /// Questions to the store that are not about credentials.
+    others: Questions,
     pub(crate) counters: Counters,
 }
 
@@ -124,12 +137,16 @@ impl Queue {
         if !(1..=32).contains(&name.len()) || !name.chars().all(is_known) {
             return Err(QueueError::Name { name: name.clone() });
         }
+        let reports = Arc::new(Reports::new(settings.report));
+        let health = Arc::new(Health::new(Arc::clone(&reports)));
         Ok(Self {
             servers: Mutex::new(Some(NatsServers::open(&settings.servers, REQUEST)?)),
             jet: RwLock::default(),
-            last: Mutex::default(),
-            trouble: Mutex::default(),
-            known: KnownCredentials::new(settings.grace),
+            last: Mutex::new(Bounded::new(KEPT)),
+            known: KnownCredentials::new(Arc::clone(&health), settings.grace),
+            others: Questions::new(Arc::clone(&health), REQUEST),
+            reports,
+            health,
             counters: Counters::default(),
             settings,
             store,
@@ -137,20 +154,13 @@ impl Queue {
         })
     }
 
-    /// Returns what the store answers, `None` if it does not.
-    pub(crate) async fn while_store_answers<T>(
+    /// Returns what the store answers, `None` if it fails or does not answer in time, which is reported.
+    pub(crate) async fn while_store_answers<T: Send + 'static>(
         &self,
-        asked: impl Future<Output = Result<T, Refusal>>,
+        question: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Option<T> {
-        if self.known.is_store_away() {
-            return None;
-        }
-        let answer = tokio::time::timeout(REQUEST, asked).await;
-        let answer = answer.ok().and_then(Result::ok);
-        if answer.is_none() {
-            self.known.store_is_away();
-        }
-        answer
+        let store = Arc::clone(&self.store);
+        self.others.ask(move || question(&*store)).await.ok()
     }
 
     /// Returns the connection, `None` while NATS is away.
@@ -165,22 +175,13 @@ impl Queue {
         std::mem::replace(&mut *current, jet).is_some()
     }
 
-    /// Says what is wrong, once as long as it stays the same; `None` if it is over.
-    fn report(&self, trouble: Option<String>) {
-        let mut last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == trouble {
-            return;
-        }
-        match &trouble {
-            Some(problem) => (self.settings.report)(&format!("warning: the queue: {problem}")),
-            None => (self.settings.report)("the queue works"),
-        }
-        *last = trouble;
-    }
-
     /// Returns whom a secret with this hash belongs to: what the store has confirmed holds for a while.
     pub(crate) async fn credential(&self, hash: [u8; 32]) -> Result<Option<Credential>, Refusal> {
-        let known = self.known.credential(&self.store, hash).await?;
+        let known = self.known.credential(hash, {
+            let store = Arc::clone(&self.store);
+            move || known::ask(&*store, &hash)
+        });
+        let known = known.await?;
         if let Some((Credential::Agent { id, .. }, Some(number))) = &known {
             self.remember(*id, *number);
         }
@@ -197,16 +198,13 @@ impl Queue {
     /// Remembers that the records of an agent up to `number` are acknowledged.
     fn remember(&self, agent: AgentId, number: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.len() >= REMEMBERED && !last.contains_key(&agent) {
-            last.clear();
-        }
-        let known = last.entry(agent).or_default();
-        *known = number.max(*known);
+        let before = last.get(&agent).map_or(0, |(_, before)| *before);
+        last.insert(agent, Instant::now(), number.max(before));
     }
 
     fn remembered(&self, agent: AgentId) -> Option<u64> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.get(&agent).copied()
+        last.get(&agent).map(|(_, number)| *number)
     }
 
     /// Puts the records of a batch into the queue, and returns when the stream has them. What was acknowledged before is left
@@ -219,20 +217,12 @@ impl Queue {
     ) -> Result<Receipt, Refusal> {
         let jet = self.jet().ok_or_else(|| self.away())?;
         let before = self.acknowledged(&jet, sender).await?;
-        let old = before.saturating_add(1).saturating_sub(first);
-        let old = usize::try_from(old).unwrap_or(usize::MAX).min(lines.len());
-        let new = &lines[old..];
-        let from = first.saturating_add(old as u64);
-        for part in message::parts(from, new) {
+        let (receipt, parts) = new_parts(before, (first, lines));
+        for part in parts {
             self.publish(&jet, sender, &part, received_ns).await?;
             self.remember(sender, part.last());
         }
-        Ok(Receipt {
-            acknowledged: before.max(from.saturating_add(new.len() as u64) - 1),
-            stored: new.len() as u64,
-            duplicates: old as u64,
-            missing: first.saturating_sub(before.saturating_add(1)),
-        })
+        Ok(receipt)
     }
 
     /// Returns the number up to which the records of an agent are in the queue or were in it.
@@ -240,7 +230,7 @@ impl Queue {
         // The queue first: what is not in it any more is in the store, or was known before.
         let last = jet.last_of(sender).await.map_err(|problem| {
             self.counters.away.add(1);
-            self.report(Some(problem));
+            self.reports.trouble(Source::Put, problem);
             unavailable("the queue does not answer; send it again")
         })?;
         let known = self.remembered(sender);
@@ -266,6 +256,7 @@ impl Queue {
         match acknowledged {
             Ok(_) => {
                 self.counters.queued.add(1);
+                self.reports.over(Source::Put);
                 Ok(())
             }
             Err(error) => Err(self.refuse(&error)),
@@ -273,16 +264,13 @@ impl Queue {
     }
 
     fn refuse(&self, error: &PublishError) -> Refusal {
-        let source = std::error::Error::source(error);
-        let answer = source.and_then(|source| source.downcast_ref::<Answer>());
-        let description = answer.map(ToString::to_string).unwrap_or_default();
-        if description.contains("maximum") && description.contains("exceeded") {
+        if is_full(error) {
             self.counters.full.add(1);
             let problem = format!(
                 "the stream {} is full: its batches have to reach the store first",
                 self.settings.stream
             );
-            self.report(Some(problem));
+            self.reports.trouble(Source::Put, problem);
             return unavailable("the queue is full; send it again");
         }
         let is_away = matches!(
@@ -293,7 +281,8 @@ impl Queue {
             true => self.counters.away.add(1),
             false => self.counters.refused.add(1),
         }
-        self.report(Some(format!("cannot put a batch into it: {error}")));
+        let problem = format!("cannot put a batch into it: {}", explain(error));
+        self.reports.trouble(Source::Put, problem);
         unavailable("the queue does not take the batch; send it again")
     }
 
@@ -303,6 +292,68 @@ impl Queue {
     }
 }
 
+/// Returns what of a batch was not acknowledged before, and what is said about it.
+fn new_parts(before: u64, (first, lines): (u64, &[&str])) -> (Receipt, Vec<Part>) {
+    let old = before.saturating_add(1).saturating_sub(first);
+    let old = usize::try_from(old).unwrap_or(usize::MAX).min(lines.len());
+    let new = &lines[old..];
+    let from = first.saturating_add(old as u64);
+    let parts = message::parts(from, new);
+    let receipt = Receipt {
+        acknowledged: parts.last().map_or(before, |part| before.max(part.last())),
+        stored: new.len() as u64,
+        duplicates: old as u64,
+        missing: match new.is_empty() {
+            true => 0,
+            false => first.saturating_sub(before.saturating_add(1)),
+        },
+    };
+    (receipt, parts)
+}
+
+/// Returns true if a stream does not take a message because it has no room.
+fn is_full(error: &PublishError) -> bool {
+    let source = std::error::Error::source(error);
+    let answer = source.and_then(|source| source.downcast_ref::<Answer>());
+    let description = answer.map(ToString::to_string);
+    description.is_some_and(|text| text.contains("maximum") && text.contains("exceeded"))
+}
+
+/// Returns an error with its causes, of each the first line: PostgreSQL shows a part of the alert in the next one.
+fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    let line = |error: &dyn std::error::Error| {
+        let text = error.to_string();
+        text.lines().next().map(str::to_owned)
+    };
+    let mut texts: Vec<String> = line(error).into_iter().collect();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = line(error).filter(|next| !texts.iter().any(|text| text.ends_with(next)));
+        texts.extend(next);
+        cause = error.source();
+    }
+    texts.join(": ")
+}
+
 fn unavailable(message: &str) -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_acknowledges_what_is_new_in_it_and_an_empty_one_nothing() {
+        let said = |before, first, lines: &[&str]| {
+            let (receipt, parts) = new_parts(before, (first, lines));
+            let counts = (receipt.stored, receipt.duplicates, receipt.missing);
+            (receipt.acknowledged, counts, parts.len())
+        };
+        assert_eq!(said(3, 4, &["a", "b"]), (5, (2, 0, 0), 1));
+        assert_eq!(said(3, 2, &["a", "b", "c"]), (4, (1, 2, 0), 1));
+        assert_eq!(said(9, 2, &["a", "b"]), (9, (0, 2, 0), 0));
+        assert_eq!(said(3, 9, &["a"]), (9, (1, 0, 5), 1));
+        assert_eq!(said(3, 9, &[]), (3, (0, 0, 0), 0));
+    }
 }

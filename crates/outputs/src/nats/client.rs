@@ -94,7 +94,8 @@ impl NatsServers {
         let deadline = Instant::now() + self.timeout;
         let host = address.host.clone();
         let names = move || Names::default().addresses(&host, deadline);
-        let found = tokio::task::spawn_blocking(names).await;
+        // A thread for it may not be free either.
+        let found = in_time(deadline, tokio::task::spawn_blocking(names)).await?;
         let mut last = None;
         for ip in found.map_err(io::Error::other)?? {
             match self
@@ -142,5 +143,32 @@ impl NatsLink {
                 Some(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_thread_looks_up_in_time_ends_the_attempt() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .enable_all()
+            .build()
+            .expect("threads");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || ended.recv());
+        let settings = NatsOutput {
+            url: vec!["nats://localhost:1".to_owned()],
+            ..NatsOutput::default()
+        };
+        let limit = Duration::from_millis(200);
+        let mut servers = NatsServers::open(&settings, limit).expect("good settings");
+        let connected = async { tokio::time::timeout(limit * 20, servers.connect()).await };
+        let answer = runtime.block_on(connected).expect("it ends");
+        let error = answer.expect_err("nobody looks the name up");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        drop(end);
     }
 }

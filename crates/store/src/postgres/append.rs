@@ -116,6 +116,7 @@ pub(super) fn sender_state(
     Ok((unsigned(row.try_get(0)?), row.try_get(1)?))
 }
 
+/// Numbers come from the sender: the sum stays at the largest number instead of failing.
 fn advance(
     connection: &mut Connection,
     sender: AgentId,
@@ -123,7 +124,7 @@ fn advance(
     received_ns: i64,
 ) -> Result<(), StoreError> {
     connection.execute(
-        "UPDATE agents SET acknowledged = $2, missing = missing + $3,
+        "UPDATE agents SET acknowledged = $2, missing = missing + least($3, 9223372036854775807 - missing),
              last_seen_ns = greatest(last_seen_ns, $4) WHERE id = $1",
         &[
             &sender.0,
@@ -197,7 +198,7 @@ fn insert_loss(
     };
     if rows <= 0 {
         let added = connection.execute(
-            "UPDATE losses SET count = count + $3 WHERE id =
+            "UPDATE losses SET count = count + least($3, 9223372036854775807 - count) WHERE id =
                  (SELECT id FROM losses WHERE agent = $1 AND kind = $2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
             &[&sender.0, &loss.kind.name(), &signed(loss.count)],
         )?;

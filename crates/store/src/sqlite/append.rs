@@ -48,6 +48,7 @@ pub(super) fn sender_state(
         .ok_or(StoreError::UnknownAgent { id: sender.0 })
 }
 
+/// Numbers come from the sender: the sum stays at the largest number instead of failing.
 fn advance(
     connection: &Connection,
     sender: AgentId,
@@ -56,7 +57,7 @@ fn advance(
 ) -> Result<(), StoreError> {
     connection
         .prepare_cached(
-            "UPDATE agents SET acknowledged = ?2, missing = missing + ?3,
+            "UPDATE agents SET acknowledged = ?2, missing = missing + min(?3, 9223372036854775807 - missing),
              last_seen_ns = max(last_seen_ns, ?4) WHERE id = ?1",
         )?
         .execute(params![
@@ -121,7 +122,7 @@ fn insert_loss(
     if rows <= 0 {
         let added = connection
             .prepare_cached(
-                "UPDATE losses SET count = count + ?3 WHERE id =
+                "UPDATE losses SET count = count + min(?3, 9223372036854775807 - count) WHERE id =
                      (SELECT id FROM losses WHERE agent = ?1 AND kind = ?2 ORDER BY time_ns DESC, id DESC LIMIT 1)",
             )?
             .execute(params![sender.0, loss.kind.name(), signed(loss.count)])?;

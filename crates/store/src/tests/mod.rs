@@ -55,18 +55,23 @@ impl Place {
     /// Makes the rows of the audit log older than the time in which a row of the same kind is not added.
     fn let_a_minute_pass(&self) {
         let sql = "UPDATE audit SET time_ns = time_ns - 61000000000";
+        self.run(sql, sql);
+    }
+
+    /// Runs SQL of the one or the other database.
+    fn run(&self, of_file: &str, of_database: &str) {
         match self {
             Self::File(folder) => {
                 let connection = rusqlite::Connection::open(folder.path().join("s.db"));
                 connection
-                    .and_then(|connection| connection.execute_batch(sql))
+                    .and_then(|connection| connection.execute_batch(of_file))
                     .expect("writable");
             }
             Self::Database { url, .. } => {
                 let mut client =
                     ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
                 client
-                    .batch_execute(&format!("SET search_path TO tollgate; {sql}"))
+                    .batch_execute(&format!("SET search_path TO tollgate; {of_database}"))
                     .expect("writable");
             }
         }
