@@ -22,6 +22,10 @@ pub(crate) const MAX_RECORDS: usize = 10_000;
 /// Time limit for a body. A client that sends more slowly is refused.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// So much of a body that is too large is read all the same, and forgotten: a client that still writes when the connection
+/// is closed learns of a broken pipe instead of the reason.
+const FORGOTTEN: usize = 32 << 20;
+
 /// Reads a body as text.
 pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refusal> {
     utf8(message(headers, body).await?)
@@ -29,7 +33,7 @@ pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refu
 
 /// Reads a body of at most [`MAX_BODY`] bytes, and decompresses it to at most [`MAX_TEXT`].
 pub(crate) async fn message(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
-    let bytes = received(body, MAX_BODY, too_large).await?;
+    let bytes = received_to_the_end(body, MAX_BODY, too_large).await?;
     let encoding = headers.get(header::CONTENT_ENCODING);
     match encoding.map(|value| value.as_bytes()) {
         None | Some(b"identity") => Ok(bytes.to_vec()),
@@ -45,7 +49,7 @@ pub(crate) async fn message(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, 
 /// announces more: its sender may be anybody.
 pub(crate) async fn small(
     headers: &HeaderMap,
-    body: Body,
+    mut body: Body,
     limit: usize,
 ) -> Result<String, Refusal> {
     if headers.contains_key(header::CONTENT_ENCODING) {
@@ -61,7 +65,7 @@ pub(crate) async fn small(
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
-    utf8(received(body, limit, too_large).await?.to_vec())
+    utf8(received(&mut body, limit, too_large).await?.to_vec())
 }
 
 /// Reads a body of at most `limit` bytes as it is.
@@ -78,12 +82,36 @@ pub(crate) async fn bytes(
         let message = format!("the body exceeds {limit} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
-    Ok(received(body, limit, too_large).await?.to_vec())
+    let bytes = received_to_the_end(body, limit, too_large).await?;
+    Ok(bytes.to_vec())
+}
+
+/// Reads a body of at most `limit` bytes, and the rest of a larger one before it is refused.
+async fn received_to_the_end(
+    mut body: Body,
+    limit: usize,
+    too_large: impl FnOnce() -> Refusal,
+) -> Result<Bytes, Refusal> {
+    let read = received(&mut body, limit, too_large).await;
+    if matches!(&read, Err(refusal) if refusal.status == StatusCode::PAYLOAD_TOO_LARGE) {
+        let forget = async {
+            let mut forgotten = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                forgotten += frame.data_ref().map_or(0, Bytes::len);
+                if forgotten > FORGOTTEN {
+                    break;
+                }
+            }
+        };
+        // It is refused all the same if it takes too long.
+        let _late = tokio::time::timeout(PATIENCE, forget).await;
+    }
+    read
 }
 
 /// Reads a body and stops at `limit` bytes.
 async fn received(
-    body: Body,
+    body: &mut Body,
     limit: usize,
     too_large: impl FnOnce() -> Refusal,
 ) -> Result<Bytes, Refusal> {

@@ -251,5 +251,10 @@ fn what_is_refused_has_a_status_in_the_encoding_of_the_request() {
         let message = "unknown Content-Type: expected application/x-protobuf or application/json";
         assert_eq!(answer.1, json!({"code": 3, "message": message}));
     }
+    // What a client has not written yet when it is refused is read as well.
+    let large = vec![0; 20 << 20];
+    for _ in 0..5 {
+        assert_eq!(fixture.send(&[PROTOBUF], &large).status, 413);
+    }
     assert_eq!(fixture.alerts().len(), 0);
 }
