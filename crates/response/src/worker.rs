@@ -266,7 +266,14 @@ impl Attempt<'_> {
             return Outcome::new(Status::Gone, "the process had ended");
         }
         let refusal = match &self.immediate {
-            Immediate::None => self.shared.guard.check(select.proc, root, allowed).err(),
+            Immediate::None => {
+                let checked = self.shared.guard.check(select.proc, root, allowed);
+                // Little can be read of a process that has ended meanwhile and is not reaped.
+                if checked.is_err() && root.now(select.proc).has_ended() {
+                    return Outcome::new(Status::Gone, "the process had ended");
+                }
+                checked.err()
+            }
             Immediate::Refused(refusal) => Some(refusal.clone()),
             // What was done at once was allowed.
             Immediate::Stopped | Immediate::Killed => None,
