@@ -11,6 +11,7 @@
 mod active_rules;
 mod argument_check;
 mod awaited;
+mod burial;
 mod claim;
 mod confine;
 mod denial_paths;

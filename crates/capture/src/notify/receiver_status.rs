@@ -15,8 +15,6 @@ use sys::shared::SharedWords;
 use super::watchdog::STUCK_LIMIT;
 use decoder::counters::CounterSnapshot;
 
-mod burial;
-
 /// Index of the id of the first call that was received; the kernel counts up from a random number.
 const FIRST_ID: usize = 0;
 /// Index of a counter that grows while the supervisor's threads are scheduled.
@@ -28,24 +26,24 @@ const CLAIM: usize = 62;
 /// Index of the number of slots in use: slots from this number on need not be read, nor have memory.
 const SEATS_USED: usize = 63;
 /// Index of the first receiver's words.
-const SEATS: usize = 64;
+pub(super) const SEATS: usize = 64;
 /// Maximum number of receivers at once: two, the thread that answers a runtime, and those that hostile pages hold up.
-const SEAT_COUNT: usize = 3 + STUCK_LIMIT;
+pub(super) const SEAT_COUNT: usize = 3 + STUCK_LIMIT;
 
 /// Word indices of one receiver.
-mod seat {
+pub(super) mod seat {
     /// Calls received.
-    pub(super) const RECEIVED: usize = 0;
+    pub(in crate::notify) const RECEIVED: usize = 0;
     /// Calls that the receiver has finished.
-    pub(super) const DONE: usize = 1;
+    pub(in crate::notify) const DONE: usize = 1;
     /// Id of the last call.
-    pub(super) const ID: usize = 2;
+    pub(in crate::notify) const ID: usize = 2;
     /// Architecture and number of the last call.
-    pub(super) const CALL: usize = 3;
+    pub(in crate::notify) const CALL: usize = 3;
     /// Buffer where the kernel writes the received notification.
-    pub(super) const SLOT: usize = 4;
+    pub(in crate::notify) const SLOT: usize = 4;
     /// Number of words: whole cache lines, so that no two receivers share one.
-    pub(super) const WORDS: usize = 16;
+    pub(in crate::notify) const WORDS: usize = 16;
 }
 
 /// Shared memory of one supervisor's status.
@@ -108,7 +106,7 @@ impl ReceiverStatus {
         Ok(Self::new(Arc::new(words), 0))
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         &self.words.words()[self.base + index]
     }
 
@@ -117,11 +115,11 @@ impl ReceiverStatus {
         self.word(CLAIM)
     }
 
-    fn seat_word(&self, seat: usize, index: usize) -> &AtomicU64 {
+    pub(super) fn seat_word(&self, seat: usize, index: usize) -> &AtomicU64 {
         self.word(SEATS + seat * seat::WORDS + index)
     }
 
-    fn slot(&self, seat: usize) -> Slot<'_> {
+    pub(super) fn slot(&self, seat: usize) -> Slot<'_> {
         let at = self.base + SEATS + seat * seat::WORDS + seat::SLOT;
         Slot::new(&self.words.words()[at..])
     }
@@ -160,7 +158,7 @@ impl ReceiverStatus {
     }
 
     /// Returns the range of slots in use.
-    fn used(&self) -> std::ops::Range<usize> {
+    pub(super) fn used(&self) -> std::ops::Range<usize> {
         let used = self.word(SEATS_USED).load(Ordering::Acquire);
         0..usize::try_from(used).map_or(SEAT_COUNT, |used| used.min(SEAT_COUNT))
     }
@@ -262,7 +260,7 @@ impl ReceiverStatus {
     }
 
     /// Clears the totals and the ticks.
-    fn reset_totals(&self) {
+    pub(super) fn reset_totals(&self) {
         for index in TICKS..CLAIM {
             self.word(index).store(0, Ordering::Release);
         }

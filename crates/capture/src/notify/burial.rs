@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use decoder::counters::CounterSnapshot;
 
-use super::{ReceiverStatus, SEATS, seat};
+use super::receiver_status::{ReceiverStatus, SEATS, seat};
 
 /// Index of a word that is 1 while the sum behind it is valid.
 const IS_VALID: usize = SEATS;
@@ -120,6 +120,6 @@ mod tests {
             assert_eq!(dead.totals(), CounterSnapshot::default(), "{killed_at}");
             assert!(dead.held().is_empty(), "{killed_at}");
         }
-        assert!(places <= seat::WORDS * super::super::SEAT_COUNT);
+        assert!(places <= seat::WORDS * super::super::receiver_status::SEAT_COUNT);
     }
 }
