@@ -219,6 +219,28 @@ fn nothing_reaches_the_processes_that_watch() {
 }
 
 #[test]
+fn a_descriptor_that_is_exchanged_meanwhile_reaches_no_process_that_watches() {
+    need_held_calls!();
+    need_root!();
+    // For all runs.
+    let _program = Fixture::shared("attack");
+    for identity in [Identity::Root, Identity::User] {
+        let attack = Setting::new(identity).command("exchanged");
+        // Both descriptors were met, so each was in the place of the other.
+        let lines = attack.watched.printed.lines();
+        let met = lines.filter(|line| line.starts_with("made ") || line.starts_with("refused "));
+        let met: Vec<_> = met.collect();
+        let watchers = Engine::under_test().watchers();
+        assert_eq!(met.len(), 2 * watchers, "{identity:?}: {}", attack.story());
+        assert!(
+            met.iter().all(|line| line.ends_with(" 1 0")),
+            "{identity:?}: {}",
+            attack.story()
+        );
+    }
+}
+
+#[test]
 fn nothing_can_be_read_of_the_processes_that_watch() {
     need_held_calls!();
     need_root!();

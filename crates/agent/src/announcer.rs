@@ -219,7 +219,9 @@ impl EngineObserver for Announcer {
             IntrusionTarget::Among(target) => {
                 ("a call that would hit a process of tollgate", Some(target))
             }
-            IntrusionTarget::OwnGroup => ("a call that would hit a process of tollgate", None),
+            IntrusionTarget::OwnGroup | IntrusionTarget::Other => {
+                ("a call that would hit a process of tollgate", None)
+            }
             IntrusionTarget::FileOwner => ("a file was to send a deadly signal to its owner", None),
             IntrusionTarget::Unknown => ("a call on a process that cannot be identified", None),
             IntrusionTarget::Dumpable => ("a process makes itself unreadable", None),

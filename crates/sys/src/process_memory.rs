@@ -122,18 +122,21 @@ pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
 /// without kcmp(2).
 pub fn is_shared_by(one: i32, other: i32) -> Result<bool> {
     const KCMP_VM: usize = 1;
+    share("kcmp(KCMP_VM)", one, other, KCMP_VM)
+}
+
+/// Returns true if two processes share one table of descriptors: one can exchange those of the other.
+///
+/// # Errors
+/// As [`is_shared_by`].
+pub fn are_descriptors_shared_by(one: i32, other: i32) -> Result<bool> {
+    const KCMP_FILES: usize = 2;
+    share("kcmp(KCMP_FILES)", one, other, KCMP_FILES)
+}
+
+fn share(name: &'static str, one: i32, other: i32, kind: usize) -> Result<bool> {
     // SAFETY: all arguments are numbers.
-    let order = unsafe {
-        syscall!(
-            "kcmp(KCMP_VM)",
-            libc::SYS_kcmp,
-            one,
-            other,
-            KCMP_VM,
-            0_usize,
-            0_usize
-        )
-    }?;
+    let order = unsafe { syscall!(name, libc::SYS_kcmp, one, other, kind, 0_usize, 0_usize) }?;
     Ok(order == 0)
 }
 

@@ -15,7 +15,7 @@ use crate::notify::names;
 use crate::notify::tracer::FollowedCall;
 use crate::notify::verify::{self, ReportedOnce};
 use crate::notify::worker::{CallView, Role};
-use crate::notify::{IntrusionTarget, Response, RingAnswer, obstacle};
+use crate::notify::{Response, RingAnswer, obstacle};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::{decode, tree};
@@ -216,9 +216,11 @@ impl<J: Evaluator> Engine<J> {
     fn intrusion(&mut self, call: &Call) -> Option<i64> {
         let shared = Arc::clone(&self.worker.shared);
         let intrusion = shared.guard.rule(call)?;
-        Counters::add(&shared.counters.intrusions);
+        if intrusion.aim.is_counted() {
+            Counters::add(&shared.counters.intrusions);
+        }
         let process = self.caller(call);
-        if intrusion.aim != IntrusionTarget::OwnGroup {
+        if intrusion.aim.is_hostile() {
             shared.notices.intrusion(&process, &intrusion);
         }
         let result = match intrusion.response {

@@ -7,7 +7,7 @@ use bumpalo::Bump;
 use event::{Evaluator, LiveProcess, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
-use super::{IntrusionTarget, Response};
+use super::Response;
 use crate::notify::obstacle::obstacle;
 use crate::notify::receiver::Receiver;
 use crate::notify::worker::CallView;
@@ -35,8 +35,10 @@ impl<J: Evaluator + 'static> Receiver<J> {
         if process.sets_up() && result.is_none() {
             return false;
         }
-        Counters::add(&shared.counters.intrusions);
-        if intrusion.aim != IntrusionTarget::OwnGroup {
+        if intrusion.aim.is_counted() {
+            Counters::add(&shared.counters.intrusions);
+        }
+        if intrusion.aim.is_hostile() {
             shared.notices.intrusion(&process, &intrusion);
         }
         let Some(result) = result else {

@@ -17,6 +17,8 @@ pub(super) enum Members {
     Group(i32),
     /// The processes of a user.
     User(u32),
+    /// A process or a thread.
+    One(i32),
 }
 
 /// Maximum number of passes over all processes until one finds no new member; more than one only while they
@@ -31,6 +33,7 @@ impl Members {
             Self::User(user) => proc
                 .status(pid.0)
                 .is_ok_and(|found| found.status.real_uid == user),
+            Self::One(one) => pid.0 == one && proc.stat(one).is_ok(),
         }
     }
 }
@@ -49,7 +52,8 @@ pub(super) fn signal(
     let mut done: Vec<i32> = Vec::new();
     let (mut sent, mut found_any) = (false, false);
     for _ in 0..PASSES {
-        let new: Vec<i32> = processes(proc)
+        let new: Vec<i32> = processes(proc, members)
+            .into_iter()
             .filter(|pid| !done.contains(pid) && !spared.contains(&Pid(*pid)))
             .filter(|pid| *pid != caller.tgid)
             .filter(|pid| members.has(proc, Pid(*pid)))
@@ -78,12 +82,17 @@ pub(super) fn signal(
 
 /// Sends the signal through a pidfd, and only if the pid still belongs to a member.
 fn send(proc: &Proc, members: Members, pid: i32, signal: i32) -> bool {
-    let Ok(process) = sys::pidfd::open(pid) else {
+    let process = sys::pidfd::open(pid).or_else(|_thread| sys::pidfd::open_thread(pid));
+    let Ok(process) = process else {
         return false;
     };
     members.has(proc, Pid(pid)) && sys::pidfd::send_signal(process.as_fd(), signal).is_ok()
 }
 
-fn processes(proc: &Proc) -> impl Iterator<Item = i32> + use<> {
-    proc.numbers(".").into_iter().flatten()
+/// Returns the processes among which members can be.
+fn processes(proc: &Proc, members: Members) -> Vec<i32> {
+    match members {
+        Members::One(one) => vec![one],
+        _ => proc.numbers(".").into_iter().flatten().collect(),
+    }
 }

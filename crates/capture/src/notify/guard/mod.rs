@@ -10,19 +10,20 @@
 
 mod answer;
 mod caller;
+mod descriptor;
 mod group;
 
 use std::sync::{Mutex, PoisonError};
 
 use abi::constant::{F_SETSIG, PR_SET_DUMPABLE, PTRACE_ATTACH, PTRACE_SEIZE};
-use abi::{Signal, Syscall};
+use abi::{Errno, Signal, Syscall};
 use event::{Pid, Tid};
 use rustix::fs::{Access, AtFlags};
 
 use caller::Caller;
 use decoder::call::Call;
 use group::Members;
-use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 
 /// Options for the protection of the monitor's processes.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +61,21 @@ pub enum IntrusionTarget {
     Unknown,
     /// The caller itself, which makes itself unreadable.
     Dumpable,
+    /// No process of the monitor: the call is carried out from here, because another thread could exchange its
+    /// descriptor before the kernel reads it.
+    Other,
+}
+
+impl IntrusionTarget {
+    /// Returns true if the caller meant one of the monitor's processes.
+    pub(crate) fn is_hostile(self) -> bool {
+        !matches!(self, Self::OwnGroup | Self::Other)
+    }
+
+    /// Returns true if the call hits one of the monitor's processes.
+    pub(crate) fn is_counted(self) -> bool {
+        self != Self::Other
+    }
 }
 
 /// Response to a call.
@@ -89,6 +105,8 @@ enum Action {
     Refuse,
     /// Send the signal to all members but the monitor's.
     Relay(Members, i32),
+    /// Fail as the kernel does for such a descriptor.
+    Fail(Errno),
 }
 
 /// Processes that a signal reaches.
@@ -165,6 +183,7 @@ impl Guard {
             Action::Make => Response::Made,
             Action::Refuse => Response::Refused,
             Action::Relay(members, signal) => self.relay(call.tid, members, signal)?,
+            Action::Fail(errno) => Response::Spared(-i64::from(errno.0)),
         };
         Some(Intrusion {
             call: call.syscall.name(),
@@ -241,22 +260,6 @@ impl Guard {
             }
             hit => hit,
         }
-    }
-
-    fn signal_descriptor(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
-        const TO_GROUP: u64 = 4;
-        let (tid, signal) = (call.tid, call.int(1));
-        if call.raw(3) & TO_GROUP != 0 {
-            if !is_harmful(signal) {
-                return None;
-            }
-            return match self.process_behind(tid, call.int(0)) {
-                Ok(Some(leader)) => self.signal_members(tid, Members::Group(leader.0), signal),
-                Ok(None) => None,
-                Err(()) => refused(SignalTargets::Unknown),
-            };
-        }
-        refused(self.unless_lenient(self.behind(tid, call.int(0)), signal))
     }
 
     /// Decides on a signal to a process group as the caller numbers it; `None` is its own.
@@ -340,38 +343,6 @@ impl Guard {
             Some(pid) if !self.is_below(tid) => SignalTargets::Ours(pid),
             _ => SignalTargets::Nobody,
         }
-    }
-
-    /// Returns the processes that a descriptor refers to.
-    fn behind(&self, tid: Tid, descriptor: i32) -> SignalTargets {
-        match self.process_behind(tid, descriptor) {
-            Ok(Some(pid)) if self.ours().contains(&pid) => SignalTargets::Ours(pid),
-            Ok(Some(pid)) if self.is_thread(pid.0) => SignalTargets::Ours(self.agent),
-            Ok(_) => SignalTargets::Nobody,
-            Err(()) => SignalTargets::Unknown,
-        }
-    }
-
-    /// Returns the process of a pidfd or of a folder of `/proc`, as the agent numbers it; `None` for
-    /// descriptors of other kinds. Fails if that cannot be read.
-    fn process_behind(&self, tid: Tid, descriptor: i32) -> Result<Option<Pid>, ()> {
-        let mut buffer = [0; LINK_LIMIT];
-        let link = match self.proc.descriptor_link(tid.0, descriptor, &mut buffer) {
-            Ok(link) => link,
-            Err(ProcError::Denied { .. }) => return Err(()),
-            Err(_) => return Ok(None),
-        };
-        if link.starts_with(b"anon_inode:[pidfd]") || link.starts_with(b"pidfd:") {
-            let path = format!("{}/fdinfo/{descriptor}", tid.0);
-            let text = self.proc.contents(&path).map_err(drop)?;
-            let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
-            return Ok(pid.and_then(|pid| pid.trim().parse().ok()).map(Pid));
-        }
-        let name = link.rsplit(|byte| *byte == b'/').next().unwrap_or(link);
-        let number = std::str::from_utf8(name)
-            .ok()
-            .and_then(|name| name.parse().ok());
-        Ok(number.map(Pid))
     }
 
     fn is_thread(&self, number: i32) -> bool {

@@ -1,3 +1,5 @@
+use std::os::fd::AsRawFd;
+
 use abi::{Arch, Syscall};
 use event::EventKind;
 
@@ -96,8 +98,9 @@ fn what_is_aimed_at_others_goes_on() {
         (Syscall::KILL, [-1, 2, 0, 0]),
         (Syscall::KILL, [i64::from(i32::MIN), 9, 0, 0]),
         (Syscall::TGKILL, [other, other, 9, 0]),
-        (Syscall::PIDFD_SEND_SIGNAL, [pidfd, 9, 0, 0]),
-        (Syscall::PIDFD_SEND_SIGNAL, [9999, 9, 0, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [pidfd, 15, 0, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [9999, 10, 0, 0]),
+        (Syscall::PIDFD_SEND_SIGNAL, [9999, 15, 0, 4]),
         (Syscall::PIDFD_GETFD, [pidfd, 3, 0, 0]),
         (Syscall::PTRACE, [16, other, 0, 0]),
         (Syscall::PTRACE, [7, i64::from(own_pid()), 0, 0]),
@@ -109,6 +112,49 @@ fn what_is_aimed_at_others_goes_on() {
     ];
     for (syscall, args) in innocent {
         assert_eq!(action(&guard, syscall, args), None, "{syscall} {args:?}");
+    }
+}
+
+/// Another thread may exchange the descriptor after it was read here.
+#[test]
+fn no_deadly_signal_by_a_descriptor_is_left_to_the_kernel() {
+    let guard = guard(GuardOptions::default());
+    let parent = rustix::process::getppid().expect("it has one");
+    let parent = parent.as_raw_nonzero().get();
+    let number = |descriptor: &dyn AsRawFd| i64::from(descriptor.as_raw_fd());
+    let pidfd = sys::pidfd::open(parent).expect("it lives");
+    let mut ended = std::process::Command::new("true")
+        .spawn()
+        .expect("it is there");
+    let of_ended = sys::pidfd::open(i32::try_from(ended.id()).expect("a pid")).expect("not reaped");
+    ended.wait().expect("it ends");
+    let folder = |path: &str| std::fs::File::open(path).expect(path);
+    let of_parent = folder(&format!("/proc/{parent}"));
+    let scratch = tempfile::tempdir().expect("a folder");
+    let like_parent = scratch.path().join(parent.to_string());
+    std::fs::create_dir(&like_parent).expect("a new folder");
+    let like_parent = folder(&like_parent.display().to_string());
+    let other = folder("/");
+    for signal in (0..=64).filter(|signal| is_deadly(*signal)) {
+        let signal_by = |descriptor: i64, flags: i64| {
+            let args = [descriptor, i64::from(signal), 0, flags];
+            action(&guard, Syscall::PIDFD_SEND_SIGNAL, args)
+        };
+        let to_parent = Some(Action::Relay(Members::One(parent), signal));
+        assert_eq!(signal_by(number(&pidfd), 0), to_parent);
+        assert_eq!(signal_by(number(&of_parent), 0), to_parent);
+        let to_group = Some(Action::Relay(Members::Group(parent), signal));
+        assert_eq!(signal_by(number(&pidfd), 4), to_group);
+        for flags in [0, 4] {
+            let ended = signal_by(number(&of_ended), flags);
+            assert_eq!(ended, Some(Action::Fail(Errno::ESRCH)));
+            assert_eq!(signal_by(number(&like_parent), flags), Some(Action::Refuse));
+            assert_eq!(
+                signal_by(number(&other), flags),
+                Some(Action::Fail(Errno::EBADF))
+            );
+            assert_eq!(signal_by(9999, flags), Some(Action::Fail(Errno::EBADF)));
+        }
     }
 }
 
