@@ -127,6 +127,7 @@ fn added_sources(
     capabilities: Capabilities,
     own: &str,
 ) -> Result<Vec<String>, String> {
+    // Without this function a plugin adds events to its own source, or to all.
     let mut sources = list(&library.text(Text::AsyncSources).unwrap_or_default())?;
     // As in Falco a plugin that makes events adds to these, and to others only if it names them.
     if capabilities.sourcing && !own.is_empty() && !sources.iter().any(|known| known == own) {

@@ -90,6 +90,7 @@ impl QueueOptions {
 
     /// Returns the settings of the output to NATS that are the same.
     fn servers(&self) -> NatsOutput {
+        // As in the configuration of the output, empty is none.
         let file = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         NatsOutput {
             url: self.queue.clone(),
