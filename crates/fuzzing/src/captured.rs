@@ -79,6 +79,7 @@ pub fn nri(bytes: &[u8]) -> Outcome {
     });
     let messages = Demultiplexer::default().push(bytes);
     let mut is_accepted = messages.as_ref().is_ok_and(|messages| !messages.is_empty());
+    // Bytes that are refused hold no message; `is_accepted` is false for them.
     for message in messages.unwrap_or_default() {
         is_accepted &= receive(&mut protocol, &message);
         if let Ok(encoded) = encode(&message) {

@@ -184,6 +184,7 @@ impl SourceEvaluator {
         let data = data.map_or(Param::Unreadable, Param::Text);
         let id = Param::Uint(u64::from(self.plugin_id));
         let name = record.asynchronous.as_deref();
+        // The parameter of the name is only passed for events that have one.
         let all = [id, Param::Text(name.unwrap_or_default().as_bytes()), data];
         let (kind, params) = match name {
             Some(_) => (self.async_kind, &all[..]),

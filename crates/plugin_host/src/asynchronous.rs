@@ -353,6 +353,7 @@ mod tests {
             (event(b"ping\0\0", b"", [4, 6, 0]), "named `ping\\u{0}`"),
             (event(b"", b"", [4, 0, 0]), "end with a NUL byte"),
         ] {
+            // An event that is accepted has no error, which the assertion refuses.
             let error = checked(&bad, 7, &names()).err().unwrap_or_default();
             assert!(error.contains(expected), "{expected}: {error}");
         }

@@ -49,6 +49,7 @@ fn count(ran: &Ran, words: &str) -> u64 {
     let (before, _) = totals(ran)
         .split_once(words)
         .unwrap_or_else(|| panic!("{words}: {}", totals(ran)));
+    // What is no number fails below.
     let number = before.trim_end().rsplit(' ').next().unwrap_or_default();
     number
         .parse()

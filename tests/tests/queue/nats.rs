@@ -184,6 +184,7 @@ fn spawn(folder: &Path, port: u16) -> Child {
         .expect("nats-server is installed: ./x test does that");
     let deadline = Instant::now() + LIMIT;
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        // Only for the message.
         let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
         assert!(
             Instant::now() < deadline,

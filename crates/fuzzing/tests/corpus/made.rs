@@ -27,6 +27,7 @@ fn committed_seeds_are_of_the_formats_of_this_build() {
             fs::create_dir_all(file.parent().expect("a folder")).expect("a folder can be made");
             fs::write(&file, &bytes).expect("a file can be written");
         }
+        // A missing file differs, too: no seed is empty.
         let committed = fs::read(&file).unwrap_or_default();
         assert!(
             committed == bytes,

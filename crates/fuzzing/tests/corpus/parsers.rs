@@ -51,6 +51,7 @@ fn found() -> BTreeSet<String> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("a file").path();
+            // An entry of a folder always has a name.
             let name = path
                 .file_name()
                 .unwrap_or_default()
@@ -73,6 +74,7 @@ fn found() -> BTreeSet<String> {
 }
 
 fn parses(text: &str) -> bool {
+    // A split text always has a first part.
     let text = text
         .split("#[cfg(test)]\nmod tests {")
         .next()
