@@ -1,9 +1,11 @@
 //! The agent may be killed, stopped, starved or replaced: the workload goes on as was asked for, and
 //! what nobody watched is counted and told.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -1332,20 +1334,24 @@ fn an_upgrade_to_another_build_is_refused_by_name_and_leaves_the_agent_at_work()
 /// Descendants of a process with this name. One that ends while it is looked at has no name and no children;
 /// who looks for one in vain looks again until its limit.
 fn descendants(of: u32, name: &str) -> Vec<Pid> {
-    let list = |pid: u32| fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let mut found = Vec::new();
-    let mut open = vec![of];
-    while let Some(pid) = open.pop() {
+    let has_name = |pid: &i32| {
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        if comm.trim() == name {
-            found.extend(i32::try_from(pid).ok().and_then(Pid::from_raw));
-        }
-        let children = list(pid).unwrap_or_default();
-        open.extend(
-            children
-                .split_ascii_whitespace()
-                .map(|pid| pid.parse::<u32>().expect("the kernel lists numbers")),
-        );
+        comm.trim() == name
+    };
+    let named = below(of).into_iter().filter(has_name);
+    named.filter_map(Pid::from_raw).collect()
+}
+
+/// Returns a process and all below it.
+fn below(of: u32) -> Vec<i32> {
+    let list = |pid: i32| fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let mut found = vec![of.cast_signed()];
+    let mut at = 0;
+    while let Some(pid) = found.get(at) {
+        let children = list(*pid).unwrap_or_default();
+        let children = children.split_ascii_whitespace();
+        found.extend(children.map(|pid| pid.parse::<i32>().expect("the kernel lists numbers")));
+        at += 1;
     }
     found
 }
@@ -1573,6 +1579,48 @@ fn no_signal_of_the_workloads_gives_an_order() {
             "{place}"
         );
         run.ends_well();
+    }
+}
+
+/// Returns the processes of the monitor below a process: those that run its program.
+fn monitors(of: u32) -> BTreeSet<i32> {
+    let program = fs::metadata(e2e::program()).expect("it was built");
+    let is_own = |pid: &i32| {
+        let exe = fs::metadata(format!("/proc/{pid}/exe"));
+        exe.is_ok_and(|exe| (exe.dev(), exe.ino()) == (program.dev(), program.ino()))
+    };
+    below(of).into_iter().filter(is_own).collect()
+}
+
+/// The keeper answers, and a new agent waits for its rules.
+#[test]
+fn while_a_keeper_stands_in_the_workload_ends_no_process_of_ours() {
+    need_root!();
+    for (place, program) in [("pid 1", first_process()), ("host", own_session())] {
+        let mut run = start_under(program);
+        let (front, before) = (run.front.id(), monitors(run.front.id()));
+        let give_rules = hold_rules(&run);
+        // Started by the keeper.
+        let agent = below(keeper_below(&run).cast_unsigned())[1];
+        kill(agent);
+        until("another agent", || {
+            let now = monitors(front);
+            now.len() == before.len() && !now.contains(&agent)
+        });
+        let before = monitors(front);
+        run.tell("harass\n");
+        let sums = run.answer();
+        assert_eq!(sums.ok, 1, "{place}: {}", run.stderr());
+        let aimed = u64::try_from(before.len()).expect("a few");
+        assert!(sums.other >= aimed, "{place}: {} in sight", sums.other);
+        assert_eq!(monitors(front), before, "{place}: {}", run.stderr());
+        give_rules();
+        let gaps = run.gaps(1);
+        assert_eq!(gaps.len(), 1, "{place}: {}", run.stderr());
+        run.sees_again();
+        let stats = run.ends_well();
+        let denied = counters(&stats, "denied_unwatched").as_u64();
+        assert!(denied > Some(0), "{place}");
     }
 }
 

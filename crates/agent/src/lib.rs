@@ -216,6 +216,7 @@ fn policy(spec: &AgentSpec) -> Policy {
             config::OnAgentDeath::Kill => OnAgentDeath::Kill,
         },
         limit: Duration::from_millis(spec.agent_timeout),
+        refuse_non_dumpable: spec.interception.refuse.contains(&options::Refusal::NonDumpable),
     }
 }
 

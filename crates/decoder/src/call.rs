@@ -29,28 +29,36 @@ pub struct Call {
 impl Call {
     /// Decodes a notification. Returns `None` for a number that its architecture does not have.
     pub fn decode(notification: &sys::notify::Notification, memory: &Memory) -> Option<Self> {
+        let mut call = Self::from_registers(notification)?;
+        if call.syscall != Syscall::SOCKETCALL {
+            return Some(call);
+        }
+        let operation = call.int(0).cast_unsigned();
+        // The kernel refuses a number that no socketcall has.
+        if let Some(real) = Syscall::from_socketcall(operation) {
+            let args = unpack_socketcall(operation, call.args[1], call.tid, memory);
+            call.syscall = real;
+            call.kind = EventKind::of_syscall(real);
+            call.args = args.unwrap_or_default();
+            call.is_unread = args.is_err();
+        }
+        Some(call)
+    }
+
+    /// Decodes a notification without reading memory: a `socketcall` is not unpacked. Returns `None` for a number
+    /// that its architecture does not have.
+    pub fn from_registers(notification: &sys::notify::Notification) -> Option<Self> {
         let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
         let syscall = syscall?;
-        let tid = Tid(notification.tid);
-        let passed = notification.args;
-        let operation = abi::argument::low_signed(passed[0]).cast_unsigned();
-        let is_several = syscall == Syscall::SOCKETCALL;
-        // The kernel refuses a number that no socketcall has.
-        let real = is_several.then(|| Syscall::from_socketcall(operation));
-        let (syscall, args) = match real.flatten() {
-            Some(real) => (real, unpack_socketcall(operation, passed[1], tid, memory)),
-            None => (syscall, Ok(passed)),
-        };
-        let kind = EventKind::of_syscall(syscall);
         Some(Self {
             id: notification.id,
-            tid,
+            tid: Tid(notification.tid),
             arch,
             syscall,
-            kind,
+            kind: EventKind::of_syscall(syscall),
             ip: notification.ip,
-            args: args.unwrap_or_default(),
-            is_unread: args.is_err(),
+            args: notification.args,
+            is_unread: false,
         })
     }
 

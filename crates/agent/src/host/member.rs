@@ -177,6 +177,7 @@ impl<'a> Member<'a> {
         } = handed;
         let shared_state = SharedState::open(shared_state.as_fd());
         let shared_state = Arc::new(shared_state.context("cannot watch for its agent")?);
+        shared_state.set_host_agent(Pid(std::process::id().cast_signed()));
         note_refusals(&host.common.verify, &shared_state);
         host.take_losses(hail.losses);
         host.see_rules(hail.rules);

@@ -4,7 +4,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use abi::{Errno, Syscall};
-use capture::notify::{ActivePolicy, ReceiverStatus};
+use capture::notify::{
+    ActivePolicy, GuardOptions, ReceiverStatus, StandInAnswer, StandInGuard,
+};
+use event::Pid;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
@@ -37,9 +40,23 @@ pub(super) struct UnwatchedInterval<'a> {
     confiner: Option<&'a ActivePolicy>,
     listener: &'a Listener,
     policy: Policy,
+    /// Protects the processes of the monitor. `None` if that cannot be done; then no call that could be aimed at
+    /// them passes.
+    guard: Option<StandInGuard>,
     cause: Cause,
     began_ns: u64,
     native: u32,
+}
+
+/// Answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The call is made.
+    Continue,
+    /// The call fails with this error number.
+    Errno(i32),
+    /// The call is not made, and returns this: 0 or a negative error number.
+    Returned(i64),
 }
 
 /// A call that waits for an answer.
@@ -103,6 +120,7 @@ impl<'a> UnwatchedInterval<'a> {
             confiner,
             listener,
             policy,
+            guard: StandInGuard::new(guard_options(shared_state, policy)).ok(),
             cause,
             began_ns: now_ns(Clock::Monotonic),
             native: abi::Arch::native().map_or(0, |arch| arch.audit()),
@@ -182,7 +200,8 @@ impl<'a> UnwatchedInterval<'a> {
                 dead: None,
                 is_begun: false,
             };
-            found += u64::from(self.respond(waiting, self.refusal_of_unknown()));
+            let answer = answer_of(self.refusal_of_unknown());
+            found += u64::from(self.respond(waiting, answer));
         }
         unswept.looked_up(range, now);
         found
@@ -253,15 +272,16 @@ impl<'a> UnwatchedInterval<'a> {
 
     fn pass(&self, call: &Notification) {
         let waiting = self.waiting(call.id, call.arch, call.nr);
-        self.answer(waiting, call.arch, call.nr, Some(&call.args));
+        self.answer(waiting, call.arch, call.nr, Some(call));
     }
 
     fn refusal(&self) -> Option<i32> {
         (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(Errno::EPERM.0)
     }
 
-    /// Answers and counts a call. `args` are its registers, if known.
-    fn answer(&self, waiting: Waiting<'_>, audit: u32, nr: u32, args: Option<&[u64; 6]>) {
+    /// Answers and counts a call. `call`: the notification, if known.
+    fn answer(&self, waiting: Waiting<'_>, audit: u32, nr: u32, call: Option<&Notification>) {
+        let args = call.map(|call| &call.args);
         let is_harmless = || {
             let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
             known.is_some_and(|call| abi::harmless::is_harmless(call, args))
@@ -273,7 +293,33 @@ impl<'a> UnwatchedInterval<'a> {
         let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
         let refusal = || self.shared_state.deny_table().refusal(audit, nr);
         let by_policy = || self.refusal().filter(|_| !is_harmless());
-        self.respond(waiting, confined.or_else(refusal).or_else(by_policy));
+        let refused = confined.or_else(refusal).or_else(by_policy);
+        let answer = match refused {
+            Some(errno) => Answer::Errno(errno),
+            // Last: a signal to many is sent from here.
+            None => self.guarded(waiting.id, audit, nr, call),
+        };
+        self.respond(waiting, answer);
+    }
+
+    /// Returns the answer to a call that nothing refuses but what it is aimed at.
+    fn guarded(&self, id: u64, audit: u32, nr: u32, call: Option<&Notification>) -> Answer {
+        let refused = Answer::Errno(Errno::EPERM.0);
+        if !StandInGuard::concerns(audit, nr) {
+            return Answer::Continue;
+        }
+        let (Some(guard), Some(call)) = (&self.guard, call) else {
+            return refused;
+        };
+        // The caller may have gone, and its number be another process's.
+        if !self.may_wait(id) {
+            return refused;
+        }
+        match guard.answer(call, &self.shared_state.own_processes()) {
+            None => Answer::Continue,
+            Some(StandInAnswer::Refused) => refused,
+            Some(StandInAnswer::Returned(result)) => Answer::Returned(result),
+        }
     }
 
     /// Returns the refusal of a container's first exec, which must not happen before the
@@ -298,18 +344,25 @@ impl<'a> UnwatchedInterval<'a> {
     /// Answers and counts a call. Returns false if no caller waits for it any more. The shared
     /// state records the step in advance, so that the next keeper can determine the progress of one
     /// killed meanwhile.
-    fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
+    fn respond(&self, waiting: Waiting<'_>, answer: Answer) -> bool {
         let passed = Unwatched::Passed(self.cause);
-        let result = refusal.map_or(passed, |_| Unwatched::Denied);
+        let result = match answer {
+            Answer::Continue | Answer::Returned(0..) => passed,
+            Answer::Errno(_) | Answer::Returned(_) => Unwatched::Denied,
+        };
         // A call that has gone may have been allowed by whoever had begun with it.
         let gone = if waiting.is_begun { passed } else { result };
         self.note_answering(&waiting, gone);
         crash::point();
-        let answer = match refusal {
-            Some(errno) => self.listener.respond_errno(waiting.id, errno),
-            None => self.listener.respond_continue(waiting.id),
+        let delivery = match answer {
+            Answer::Continue => self.listener.respond_continue(waiting.id),
+            Answer::Errno(errno) => self.listener.respond_errno(waiting.id, errno),
+            Answer::Returned(result) => match i32::try_from(result) {
+                Ok(errno @ ..0) => self.listener.respond_errno(waiting.id, -errno),
+                _ => self.listener.respond_value(waiting.id, result),
+            },
         };
-        let is_delivered = answer == Ok(Delivery::Delivered);
+        let is_delivered = delivery == Ok(Delivery::Delivered);
         let answering = &self.shared_state.answering;
         if is_delivered {
             answering.result.set(result.to_number());
@@ -392,6 +445,19 @@ impl<'a> UnwatchedInterval<'a> {
             .sum();
         let denied = self.shared_state.denied();
         eprintln!("tollgate: {passed} calls passed unwatched, {denied} were refused unwatched");
+    }
+}
+
+fn answer_of(refusal: Option<i32>) -> Answer {
+    refusal.map_or(Answer::Continue, Answer::Errno)
+}
+
+/// Returns how the processes of the monitor are protected, as by the agent.
+fn guard_options(shared_state: &SharedState, policy: Policy) -> GuardOptions {
+    let lenient = [shared_state.front_pid.get(), shared_state.waiter_pid.get()];
+    GuardOptions {
+        lenient: lenient.map(Pid).into_iter().filter(|pid| pid.0 > 0).collect(),
+        refuse_non_dumpable: policy.refuse_non_dumpable,
     }
 }
 

@@ -89,6 +89,7 @@ impl Keeping<'_> {
             let policy = Policy {
                 on_agent_death: self.on_agent_death,
                 limit: Duration::ZERO,
+                refuse_non_dumpable: false,
             };
             let parts = (self.shared_state, Some(self.confiner));
             let gap = UnwatchedInterval::of(parts, &self.caller.listener, policy, Cause::Killed);

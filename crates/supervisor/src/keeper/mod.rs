@@ -10,6 +10,8 @@ mod charge;
 mod gap;
 #[cfg(test)]
 mod gap_tests;
+#[cfg(test)]
+mod guard_tests;
 mod stall;
 mod stand_in;
 mod successor;
@@ -57,6 +59,8 @@ pub struct Policy {
     pub on_agent_death: OnAgentDeath,
     /// Time limit for calls without progress of the agent.
     pub limit: Duration,
+    /// A process of the workload may not make itself unreadable (`PR_SET_DUMPABLE` 0).
+    pub refuse_non_dumpable: bool,
 }
 
 /// Signal that requests an upgrade to another agent.

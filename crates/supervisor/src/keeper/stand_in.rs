@@ -87,6 +87,7 @@ impl Keeper<'_> {
         let generation = shared_state.generation.get() + 1;
         shared_state.invite(generation);
         let own_pid = std::process::id().cast_signed();
+        shared_state.set_agent_pid(generation, own_pid);
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
             // The reader of the message looks there.
             shared_state

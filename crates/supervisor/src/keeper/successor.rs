@@ -48,6 +48,8 @@ impl Successor {
         let pid = sys::clone::clone_child(CloneFlags::default(), || {
             Self::exec(inherited, listener, generation, program)
         })?;
+        // It says so itself later; the workload must not reach it before.
+        inherited.shared_state.set_agent_pid(generation, pid);
         Ok(Self {
             pid,
             status: None,

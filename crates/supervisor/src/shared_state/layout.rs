@@ -10,7 +10,7 @@ use super::cell::{SharedBits, SharedFlag, SharedNumber, SharedPid};
 
 /// Version of [`Layout`] and of the meaning of its values. Increment it with every change of
 /// either.
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 /// Native calls with numbers below this have counters of their own.
 pub(crate) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
@@ -36,6 +36,8 @@ sys::shared_layout! {
         pub(crate) keeper_pid: SharedPid,
         pub(crate) waiter_pid: SharedPid,
         pub(crate) command_pid: SharedPid,
+        /// Agent of the host that receives calls for the agent; 0 for none so far.
+        pub(crate) host_agent_pid: SharedPid,
         /// The keeper has ended on purpose.
         pub(crate) keeper_done: SharedFlag,
         /// Number of keepers that replaced a dead one.
@@ -267,7 +269,7 @@ mod tests {
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        assert_eq!((VERSION, hash), (7, 0xbff8_bcd1_97ba_1210), "{text}");
+        assert_eq!((VERSION, hash), (8, 0x6f40_6402_d832_bbfc), "{text}");
     }
 
     #[test]
@@ -326,6 +328,7 @@ mod tests {
             "front_pid": layout.front_pid.set(7),
             "keeper_pid": layout.keeper_pid.set(7),
             "waiter_pid": layout.waiter_pid.set(7),
+            "host_agent_pid": layout.host_agent_pid.set(7),
             "command_pid": layout.command_pid.set(7),
             "keeper_done": layout.keeper_done.set(true),
             "keepers_replaced": layout.keepers_replaced.set(7),

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use abi::Capabilities;
 use capture::notify::ReceiverStatus;
 use decoder::counters::CounterSnapshot;
+use event::Pid;
 use outputs::LineOutput;
 use sys::notify::Slot;
 use sys::shared::SharedWords;
@@ -174,6 +175,29 @@ impl SharedState {
         self.agent(generation).pid.get()
     }
 
+    /// Returns the processes of the monitor, as far as they are known: the agent whose turn it is, and the one that is
+    /// to follow it.
+    pub(super) fn own_processes(&self) -> Vec<Pid> {
+        let generation = self.generation.get();
+        // Its fields may be those of an agent that has long ended, whose number is used again.
+        let next = Some(generation + 1)
+            .filter(|next| matches!(self.state(*next), State::Starting | State::Prepared));
+        let pids = [
+            self.front_pid.get(),
+            self.keeper_pid.get(),
+            self.waiter_pid.get(),
+            self.host_agent_pid.get(),
+            self.agent_pid(generation),
+            next.map_or(0, |next| self.agent_pid(next)),
+        ];
+        pids.into_iter().filter(|pid| *pid > 0).map(Pid).collect()
+    }
+
+    /// Names the agent of the host that receives calls for the agent.
+    pub fn set_host_agent(&self, pid: Pid) {
+        self.host_agent_pid.set(pid.0);
+    }
+
     pub(super) fn set_agent_pid(&self, generation: u64, pid: i32) {
         self.agent(generation).pid.set(pid);
     }
@@ -227,6 +251,7 @@ impl SharedState {
         // Lines of an agent with the same fields that died while it handed over.
         self.note_torn_lines(generation);
         let agent = self.agent(generation);
+        agent.pid.set(0);
         agent.alerts_queued.set(0);
         agent.alerts_settled.set(0);
         self.set_order(generation, Order::None);
@@ -292,6 +317,7 @@ impl SharedState {
         };
         self.alerts_lost.set(self.losing.after.get());
         let agent = self.agent(generation);
+        agent.pid.set(0);
         agent.alerts_queued.set(0);
         agent.alerts_settled.set(0);
         self.losing.agent.set(0);

@@ -90,13 +90,8 @@ impl Guard {
 
     /// Returns which of the monitor's processes this one is, as the agent numbers it.
     fn hit(&self, pid: Pid) -> SignalTargets {
-        if self.ours().contains(&pid) {
-            SignalTargets::Ours(pid)
-        } else if self.is_thread(pid.0) {
-            SignalTargets::Ours(self.agent)
-        } else {
-            SignalTargets::Nobody
-        }
+        self.owner(pid)
+            .map_or(SignalTargets::Nobody, SignalTargets::Ours)
     }
 
     /// Returns the process of a pidfd or of a folder of `/proc`, as the agent numbers it; `None` for

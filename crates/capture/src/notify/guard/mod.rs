@@ -12,6 +12,7 @@ mod answer;
 mod caller;
 mod descriptor;
 mod group;
+mod stand_in;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,6 +25,7 @@ use caller::Caller;
 use decoder::call::Call;
 use group::Members;
 use process_info::procfs::{Proc, ProcError};
+pub use stand_in::{StandInAnswer, StandInGuard};
 
 /// Options for the protection of the monitor's processes.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +95,6 @@ pub enum Response {
 #[derive(Debug)]
 pub(crate) struct Guard {
     proc: Proc,
-    agent: Pid,
     ours: Mutex<Vec<Pid>>,
     options: GuardOptions,
 }
@@ -124,15 +125,9 @@ impl Guard {
     ///
     /// If `/proc` cannot be opened.
     pub(crate) fn new(ours: &[Pid], options: GuardOptions) -> Result<Self, ProcError> {
-        let agent = Pid(std::process::id().cast_signed());
-        let mut ours = ours.to_vec();
-        if !ours.contains(&agent) {
-            ours.push(agent);
-        }
         Ok(Self {
             proc: Proc::open()?,
-            agent,
-            ours: Mutex::new(ours),
+            ours: Mutex::new(with_own(ours)),
             options,
         })
     }
@@ -143,6 +138,11 @@ impl Guard {
         if !ours.contains(&pid) {
             ours.push(pid);
         }
+    }
+
+    /// Protects these processes, and no others any more.
+    fn set_ours(&self, ours: Vec<Pid>) {
+        *self.ours.lock().unwrap_or_else(PoisonError::into_inner) = ours;
     }
 
     /// Returns whether a call has to be passed to [`Guard::rule`].
@@ -338,16 +338,23 @@ impl Guard {
         if number <= 0 {
             return SignalTargets::Nobody;
         }
-        let owner = |pid: &Pid| pid.0 == number || (*pid == self.agent && self.is_thread(number));
-        match self.ours().into_iter().find(owner) {
+        match self.owner(Pid(number)) {
             Some(pid) if !self.is_below(tid) => SignalTargets::Ours(pid),
             _ => SignalTargets::Nobody,
         }
     }
 
-    fn is_thread(&self, number: i32) -> bool {
-        let path = format!("{}/task/{number}", self.agent.0);
-        rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
+    /// Returns the process of the monitor that a pid or thread id belongs to.
+    fn owner(&self, number: Pid) -> Option<Pid> {
+        let ours = self.ours();
+        let has_thread = |pid: &Pid| {
+            let path = format!("{}/task/{}", pid.0, number.0);
+            rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
+        };
+        if ours.contains(&number) {
+            return Some(number);
+        }
+        ours.into_iter().find(has_thread)
     }
 
     /// Returns whether the caller's pid namespace is below the agent's, where the agent has no numbers. A
@@ -367,6 +374,13 @@ impl Guard {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+}
+
+/// Returns these processes and this one.
+fn with_own(ours: &[Pid]) -> Vec<Pid> {
+    let own = Pid(std::process::id().cast_signed());
+    let others = ours.iter().copied().filter(|pid| *pid != own);
+    others.chain([own]).collect()
 }
 
 fn refused(hit: SignalTargets) -> Option<(IntrusionTarget, Action)> {
