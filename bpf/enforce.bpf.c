@@ -2,7 +2,8 @@
  *
  * A task that is confined carries the number of its policy (task storage), which is inherited at fork
  * and never taken off: no namespace, no control group and no exec leads out of it. Policies are looked
- * up by number and exchanged as a whole, so that a task always sees one version.
+ * up by number and exchanged as a whole, so that a task always sees one version. It gets it from the agent,
+ * before its exec, or from the container in which its program begins.
  *
  * Paths are told twice: as the process sees them, through mounts and regardless of chroot(2), and as
  * their file system has them, from the place where it was mounted when the policy was made. A second
@@ -33,6 +34,7 @@ _Static_assert(sizeof(struct policy) == 6560 + 24 * SETS + 256 + KEYS + VIEWS + 
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
 _Static_assert(sizeof(struct ledger) == 40, "see programs.rs");
+_Static_assert(sizeof(struct container) == 512, "see containers.rs");
 
 #define EPERM 1
 #define ENOMEM 12
@@ -176,6 +178,14 @@ struct {
 	__type(key, int);
 	__type(value, struct tenant);
 } tenants SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct container);
+} containers SEC(".maps");
 
 /* Working memory. Each task has its own: one of each processor could be taken by another task where the
  * kernel preempts itself. */
@@ -837,6 +847,17 @@ int BPF_PROG(task_free, struct task_struct *task)
 	return 0;
 }
 
+/* The policy of the container in which a program has begun; 0 for none. */
+static __always_inline u32 policy_of_container(struct task_struct *task)
+{
+	u32 namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
+	struct container *container = bpf_map_lookup_elem(&containers, &namespace);
+
+	if (!container || bpf_get_current_ancestor_cgroup_id(container->level) != container->group)
+		return 0;
+	return container->policy;
+}
+
 /* The new program has not run yet, and all that its exec opens and maps was done without the policy. */
 SEC("?tp_btf/sched_process_exec")
 int BPF_PROG(exec_done, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
@@ -845,8 +866,19 @@ int BPF_PROG(exec_done, struct task_struct *task, int old_pid, struct linux_binp
 	struct scratch *s;
 	u32 len, from;
 
-	if (!tenant)
-		return 0;
+	if (!tenant) {
+		u32 number = policy_of_container(task);
+
+		if (!number)
+			return 0;
+		tenant = bpf_task_storage_get(&tenants, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!tenant) {
+			/* No memory: it is too late to refuse the program. */
+			bpf_send_signal(9);
+			return 0;
+		}
+		tenant->policy = number;
+	}
 	if (!tenant->is_active) {
 		u32 number = tenant->policy;
 		struct ledger *ledger = bpf_map_lookup_elem(&ledgers, &number);

@@ -171,6 +171,17 @@ struct tenant {
 	char exe[240];
 };
 
+/* A container whose programs are confined as they begin, by its mount namespace. Whoever enters a container is in its
+ * control group, too: the number of a namespace is used again after its end, that of a control group is not. */
+struct container {
+	/* Number of the control group in the unified hierarchy, and its distance from the root. */
+	u64 group;
+	u32 level;
+	u32 policy;
+	/* Of the control group, for the other side. */
+	char path[496];
+};
+
 /* A violation. A path follows, if there is one. */
 struct violation {
 	u64 time;

@@ -256,13 +256,17 @@ impl Guest {
     ///
     /// # Panics
     /// If the host does not have it.
-    pub fn program(mut self, name: &str) -> Self {
-        let program = which(name);
-        for library in libraries_of(std::slice::from_ref(&program)) {
+    pub fn program(self, name: &str) -> Self {
+        self.own_program(&which(name), &format!("/usr/bin/{name}"))
+    }
+
+    /// Adds any program of the host, and its libraries.
+    pub fn own_program(mut self, program: &Path, to: &str) -> Self {
+        for library in libraries_of(&[program.to_owned()]) {
             let place = library.display().to_string();
             self = self.file(&library, &place);
         }
-        self.file(&program, &format!("/usr/bin/{name}"))
+        self.file(program, to)
     }
 
     /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as `identity`.

@@ -22,7 +22,7 @@ mod needs;
 pub mod probe;
 mod tree;
 
-pub use bpf::missing_hooks;
+pub use bpf::{ContainerPlace, confine_container, missing_hooks, prepare_containers};
 pub use confinement::{
     ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, available,
 };

@@ -1,32 +1,27 @@
 //! The agent as a plug-in of the container runtime.
 
 use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kinds::ObjectKey;
 use kinds::annotations::FailMode;
-use nri::message::{Container, ContainerAdjustment, LinuxContainerAdjustment, PodSandbox};
+use nri::message::{Container, PodSandbox};
 use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
 use crate::behavior::Behavior;
 use crate::detect::Detection;
-use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
-use crate::merge::{is_same, merge};
+use crate::kernel::Kernel;
 use crate::names::Names;
 use crate::observe::NOT_ENABLED;
 use crate::pod_events::PodEvents;
 use crate::queue::{Queue, Wanted};
 use crate::run::Parts;
-use crate::state::{Expected, Seen, State};
-use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
+use crate::state::{Seen, State};
+use crate::store::{Body, Say, Store, StoreError};
 
-/// Annotation by which tollgate's runtime finds a policy.
-const POLICY: &str = "tollgate.policy";
 /// State of a container that has ended.
 const STOPPED: i32 = 4;
 
@@ -45,6 +40,8 @@ pub(crate) struct Agent {
     pub(crate) events: Option<Arc<PodEvents>>,
     /// Behaviour modelling, if the agent observes containers.
     pub(crate) behavior: Option<Behavior>,
+    /// What enforces in the containers of every runtime.
+    pub(crate) kernel: Kernel,
 }
 
 impl Agent {
@@ -83,6 +80,7 @@ impl Agent {
             detection: parts.detection,
             events: parts.events,
             behavior: parts.behavior,
+            kernel: Kernel::new(parts.kernel),
         })
     }
 
@@ -220,72 +218,6 @@ impl Agent {
         }
     }
 
-    /// How a container is confined. An error says why it cannot be, or not as a whole.
-    fn confine(
-        &self,
-        pod: &PodSandbox,
-        container: &Container,
-        entry: &Entry,
-        body: &Body,
-    ) -> Result<(Expected, ContainerAdjustment), String> {
-        let record = |way, filter: Option<&Filter>| Record {
-            namespace: entry.key.namespace.clone(),
-            name: entry.key.name.clone(),
-            hash: body.hash.clone(),
-            way,
-            gaps: filter.map(|filter| filter.gaps.clone()).unwrap_or_default(),
-            notes: filter
-                .map(|filter| filter.notes.clone())
-                .unwrap_or_default(),
-        };
-        if self.settings.handlers.contains(&pod.runtime_handler) {
-            let record = record(Way::Runtime, None);
-            let name = record.policy_name();
-            write_policy(&self.settings.policies, &name, &body.policy).map_err(|error| {
-                let cause = crate::chain(&error);
-                format!("cannot hand the policy to the runtime: {cause}")
-            })?;
-            let adjustment = ContainerAdjustment {
-                annotations: HashMap::from([(POLICY.to_owned(), name)]),
-                linux: None,
-            };
-            let policy = None;
-            return Ok((Expected { record, policy }, adjustment));
-        }
-        let filter = self.filter(entry, body)?;
-        if !filter.gaps.is_empty() && entry.fail_mode == FailMode::Closed {
-            return Err(filter.gaps.join("; "));
-        }
-        let own = container
-            .linux
-            .as_ref()
-            .and_then(|linux| linux.seccomp_policy.as_ref());
-        let policy = merge(&filter, own)?;
-        let adjustment = ContainerAdjustment {
-            annotations: HashMap::new(),
-            linux: Some(LinuxContainerAdjustment {
-                seccomp_policy: Some(policy.clone()),
-            }),
-        };
-        let record = record(Way::Seccomp, Some(&filter));
-        let policy = Some(policy);
-        Ok((Expected { record, policy }, adjustment))
-    }
-
-    /// The compiled filter of a policy.
-    fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
-        let (key, hash) = (&entry.key, &body.hash);
-        if let Some((of, filter)) = self.state().filters.get(key)
-            && of == hash
-        {
-            return Ok(Arc::clone(filter));
-        }
-        let filter = Arc::new(Filter::compile(&key.name, &body.policy)?);
-        let cached = (hash.clone(), Arc::clone(&filter));
-        self.state().filters.insert(key.clone(), cached);
-        Ok(filter)
-    }
-
     /// Checks that a container is what [`Agent::create`] made it before its program starts.
     fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
         let mut state = self.state();
@@ -331,30 +263,6 @@ impl Agent {
         }
         state.is_changed = true;
         Answer::Accept
-    }
-
-    fn check(&self, expected: &Expected, container: &Container) -> Result<(), String> {
-        match &expected.policy {
-            Some(policy) => {
-                let linux = container.linux.as_ref();
-                let own = linux.and_then(|linux| linux.seccomp_policy.as_ref());
-                match own.is_some_and(|own| is_same(own, policy)) {
-                    true => Ok(()),
-                    false => Err(
-                        "the container runtime has not taken the seccomp filter: it needs \
-                                  containerd 2.2 or CRI-O 1.34"
-                            .to_owned(),
-                    ),
-                }
-            }
-            None => {
-                let name = expected.record.policy_name();
-                match is_noted(&self.settings.runtime_state, &container.id, &name) {
-                    true => Ok(()),
-                    false => Err("the runtime that has created it is not tollgate's".to_owned()),
-                }
-            }
-        }
     }
 
     fn refuse(&self, cause: &str) -> Answer {
@@ -427,19 +335,6 @@ impl Agent {
         drop(state);
         self.want(wanted);
     }
-}
-
-/// Returns true if tollgate's runtime has noted a container with the policy of this name.
-fn is_noted(state: &Path, id: &str, policy: &str) -> bool {
-    // Below a folder for each state directory of the runtime.
-    let roots = fs::read_dir(state).into_iter().flatten().flatten();
-    let notes = roots.filter_map(|root| {
-        let text = fs::read(root.path().join(id).join("container.json")).ok()?;
-        serde_json::from_slice::<serde_json::Value>(&text).ok()
-    });
-    let mut files = notes.filter_map(|note| note["policy"].as_str().map(PathBuf::from));
-    let wanted = format!("{policy}.yaml");
-    files.any(|file| file.file_name().is_some_and(|name| *name == *wanted))
 }
 
 impl Plugin for Agent {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::filter::Filter;
 use crate::index::Index;
+use crate::kernel::Kernel;
 use crate::workload::{Match, compare};
 
 /// All ArmorProfiles that may be about a pod, as an agent knows them.
@@ -101,7 +102,7 @@ pub fn is_about(target: &Target, pod: &PodSandbox) -> bool {
 ///
 /// If the text is no policy.
 pub fn coverage(name: &str, text: &str, mechanism: Mechanism) -> Result<PolicyCoverage, String> {
-    let filter = Filter::compile(name, text)?;
+    let filter = Filter::compile(name, text, &Kernel::default())?;
     let (policies, _) = policy::load(name, text);
     let policy = policies.into_iter().next();
     let policy = policy.ok_or("the profile has no policy")?;

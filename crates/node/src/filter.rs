@@ -6,6 +6,8 @@ use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::compile::{Grade, MachineFeatures, NarrowedPolicy};
 use policy::{EnforcerKind, Enforcers, Policy, RuleAction, RuleOrigin};
 
+use crate::kernel::Kernel;
+
 /// Maximum number of rules that one call rule may become.
 const MAX_RULES: usize = 256;
 
@@ -20,6 +22,8 @@ pub(crate) struct Filter {
     pub(crate) gaps: Vec<String>,
     /// What a reader of the report has to know besides.
     pub(crate) notes: Vec<String>,
+    /// What the kernel is to enforce besides.
+    pub(crate) kernel: Option<Policy>,
 }
 
 impl Filter {
@@ -28,19 +32,10 @@ impl Filter {
     /// # Errors
     ///
     /// If crate `policy` reports an error, which a profile of this operator's does not have.
-    pub(crate) fn compile(name: &str, text: &str) -> Result<Self, String> {
-        let (policies, diagnostics) = policy::load(name, text);
-        if let Some(error) = diagnostics.iter().find(|problem| problem.is_error()) {
-            return Err(error.message.clone());
-        }
-        let [policy] = &policies[..] else {
-            return Err(format!("the profile has {} policies", policies.len()));
-        };
+    pub(crate) fn compile(name: &str, text: &str, kernel: &Kernel) -> Result<Self, String> {
+        let policy = &read(name, text)?;
         let mut alone = policy.clone();
-        alone.enforcers = match policy.enforcers.contains(EnforcerKind::Seccomp) {
-            true => Enforcers::default().with(EnforcerKind::Seccomp),
-            false => Enforcers::default(),
-        };
+        alone.enforcers = kernel.enforcers_of(policy);
         let machine = MachineFeatures::default();
         let (whole, narrowed) = (
             NarrowedPolicy::new(policy, &machine),
@@ -54,7 +49,14 @@ impl Filter {
             }
         }
         filter.compare(policy, &narrowed, &whole);
-        if alone.enforcers == Enforcers::default() {
+        if alone.enforcers.without(EnforcerKind::Seccomp) != Enforcers::default() {
+            kernel
+                .lacks(&alone)
+                .into_iter()
+                .for_each(|lack| filter.gap(lack));
+            filter.kernel = Some(alone.clone());
+        }
+        if !alone.enforcers.contains(EnforcerKind::Seccomp) {
             return Ok(filter);
         }
         let profile = Profile::compile(&narrowed);
@@ -79,7 +81,8 @@ impl Filter {
         for (rule, other) in narrowed.rules.iter().zip(&whole.rules) {
             let (grade, wanted) = (narrowed.grade(rule), whole.grade(other));
             if grade < wanted {
-                let wanted = policy.enforcers.without(EnforcerKind::Seccomp).joined();
+                let used = narrowed.enforcers.iter();
+                let wanted = used.fold(policy.enforcers, Enforcers::without).joined();
                 self.gap(format!(
                     "`{}` needs {wanted}, which the node does not use",
                     rule.id
@@ -93,7 +96,7 @@ impl Filter {
         let others = policy
             .profiles
             .iter()
-            .filter(|profile| profile.enforcer != EnforcerKind::Seccomp);
+            .filter(|profile| !narrowed.enforcers.contains(profile.enforcer));
         for profile in others {
             self.gap(format!(
                 "a profile for {} is in the policy, which the node does not use",
@@ -101,13 +104,18 @@ impl Filter {
             ));
         }
         let has_content = !policy.rules.is_empty() || !policy.profiles.is_empty();
-        let is_ours = policy.enforcers.contains(EnforcerKind::Seccomp);
+        let is_ours = narrowed.enforcers != Enforcers::default();
         if !is_ours && has_content && self.gaps.is_empty() {
             let named = policy.enforcers.joined();
             self.gap(format!(
                 "nothing of the policy is enforced: the node does not use {named}"
             ));
         }
+    }
+
+    /// Returns true if the runtime has nothing to install.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty() && !self.refuses_foreign
     }
 
     fn gap(&mut self, gap: String) {
@@ -140,6 +148,22 @@ impl Filter {
         });
         self.rules.extend(made);
     }
+}
+
+/// Reads a policy: the text of an ArmorProfile.
+///
+/// # Errors
+///
+/// If crate `policy` reports an error, which a profile of this operator's does not have.
+pub(crate) fn read(name: &str, text: &str) -> Result<Policy, String> {
+    let (policies, diagnostics) = policy::load(name, text);
+    if let Some(error) = diagnostics.iter().find(|problem| problem.is_error()) {
+        return Err(error.message.clone());
+    }
+    let count = policies.len();
+    <[Policy; 1]>::try_from(policies)
+        .map(|[policy]| policy)
+        .map_err(|_others| format!("the profile has {count} policies"))
 }
 
 /// Tests, all of which must hold, as a list of which one must hold. `None` if libseccomp cannot express them.
@@ -254,7 +278,7 @@ mod tests {
             "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
              hardeningRules: [{rules}]\n"
         );
-        Filter::compile("p.yaml", &text).unwrap()
+        Filter::compile("p.yaml", &text, &Kernel::default()).unwrap()
     }
 
     #[test]
@@ -285,11 +309,11 @@ mod tests {
     fn a_policy_of_which_a_filter_enforces_nothing_has_a_gap() {
         for enforcer in ["BPF", "AppArmor"] {
             let text = format!("policy:\n  enforcer: {enforcer}\n  mode: RuntimeDefault\n");
-            let filter = Filter::compile("p.yaml", &text).unwrap();
+            let filter = Filter::compile("p.yaml", &text, &Kernel::default()).unwrap();
             assert!(!filter.gaps.is_empty(), "{enforcer} {filter:?}");
         }
         let of_seccomp = "policy:\n  enforcer: Seccomp\n  mode: RuntimeDefault\n";
-        let filter = Filter::compile("p.yaml", of_seccomp).unwrap();
+        let filter = Filter::compile("p.yaml", of_seccomp, &Kernel::default()).unwrap();
         assert_eq!(filter.gaps, Vec::<String>::new());
         let says = |rule: &str| filter.notes.iter().any(|note| note.contains(rule));
         assert!(says("runtime-default-files"), "{filter:?}");
@@ -300,7 +324,7 @@ mod tests {
         let text = "policy:\n  enforcer: AppArmorSeccomp\n  mode: DefenseInDepth\n  defenseInDepth:\n    appArmor:\n      \
                     profileType: Custom\n      customProfile: 'profile x { file, }'\n    seccomp:\n      profileType: Custom\n      \
                     customProfile: '{\"defaultAction\": \"SCMP_ACT_ALLOW\"}'\n";
-        let filter = Filter::compile("p.yaml", text).unwrap();
+        let filter = Filter::compile("p.yaml", text, &Kernel::default()).unwrap();
         let named = |gap: &String| gap.contains("AppArmor");
         assert!(filter.gaps.iter().any(named), "{filter:?}");
     }

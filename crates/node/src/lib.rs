@@ -1,9 +1,10 @@
 //! The agent of a Kubernetes node.
 //!
 //! It is a plug-in of the container runtime (NRI): the runtime asks before it creates a container, and waits. The agent
-//! finds the container's ArmorProfile, and confines the container in one of two ways:
+//! finds the container's ArmorProfile, and confines the container in one of these ways:
 //!
 //! - by a seccomp filter that the runtime installs, joined with the one that the container has;
+//! - with a [`KernelEnforcer`] by the kernel, which tells the programs of a container by its namespaces and groups;
 //! - by tollgate's own runtime, in pods whose RuntimeClass has one of its handlers: the agent hands over the policy.
 //!
 //! A rule that neither enforces is a gap. The fail mode of the policy decides about it: a container is not created, or
@@ -18,6 +19,7 @@
 
 mod agent;
 mod behavior;
+mod confine;
 mod detect;
 mod event_limits;
 mod event_writer;
@@ -26,6 +28,9 @@ mod facts;
 mod filter;
 mod follow;
 mod index;
+mod kernel;
+#[cfg(test)]
+mod kernel_tests;
 mod merge;
 mod modeled;
 mod names;
@@ -52,6 +57,7 @@ use std::time::Duration;
 
 pub use behavior::{Behavior, BehaviorEngine, Recorder};
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
+pub use kernel::KernelEnforcer;
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
 pub use printable::printable;
 pub use run::{Parts, RunError, run};
@@ -75,6 +81,8 @@ pub struct Settings {
     pub policies: PathBuf,
     /// Folder in which tollgate's runtime notes containers.
     pub runtime_state: PathBuf,
+    /// How long an answer to the container runtime may take. It asks for one container after the other.
+    pub deadline: Duration,
     /// Address for metrics and health.
     pub listen: Option<SocketAddr>,
     /// Time between two reports without a change.

@@ -122,6 +122,9 @@ fn fetch(agent: &Agent, client: &Client, key: &ObjectKey) {
     let written = body
         .as_ref()
         .map_or(Ok(()), |body| agent.store.write_body(key, body));
+    if let Ok(body) = &body {
+        agent.prepare(key, body);
+    }
     let mut state = agent.state();
     state.is_changed = true;
     let problem = match body {

@@ -15,14 +15,13 @@ use serve::{Page, ServeError, WebListener, WebServer};
 use crate::agent::Agent;
 use crate::behavior::Behavior;
 use crate::detect::Detection;
+use crate::kernel::KernelEnforcer;
 use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
 use crate::{Settings, chain, detect, event_writer, observe, report};
 
-/// How long an answer to the runtime may take.
-const DEADLINE: Duration = Duration::from_millis(200);
 /// Order among the plug-ins of a runtime: late, so that nothing changes the filter afterwards.
 const INDEX: u8 = 90;
 /// Wait before the runtime is connected to again.
@@ -72,6 +71,8 @@ pub struct Parts {
     pub violations: Option<ViolationFiles>,
     /// Behaviour modelling, if the agent observes containers.
     pub behavior: Option<Behavior>,
+    /// Enforces in the containers of every runtime, if the agent uses it.
+    pub kernel: Option<Arc<dyn KernelEnforcer>>,
 }
 
 /// Runs an agent, until `stop` says something. `say` gets messages for people.
@@ -98,6 +99,8 @@ pub fn run(
     let violations = parts.violations.clone();
     let agent = Arc::new(Agent::new(settings, parts, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
+    // Before the container runtime asks, which does not wait for it.
+    agent.prepare_known();
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
         thread.spawn(work).map(drop).map_err(RunError::Thread)
@@ -163,7 +166,7 @@ fn connect(agent: &Arc<Agent>) {
         let options = Options {
             name: "tollgate".to_owned(),
             index: INDEX,
-            deadline: DEADLINE,
+            deadline: agent.settings.deadline,
         };
         let plugin: Arc<dyn Plugin> = Arc::clone(agent) as _;
         let socket = &agent.settings.socket;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{Container, LinuxSeccomp, PodSandbox};
+use policy::Policy;
 
 use crate::behavior::Recorder;
 use crate::detect::Known;
@@ -57,6 +58,8 @@ pub(crate) struct Expected {
     pub(crate) record: Record,
     /// The seccomp policy that it has to have.
     pub(crate) policy: Option<LinuxSeccomp>,
+    /// What the kernel is to enforce.
+    pub(crate) kernel: Option<Policy>,
 }
 
 /// State of an agent.

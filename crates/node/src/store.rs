@@ -46,6 +46,8 @@ pub(crate) enum Way {
     Seccomp,
     /// By tollgate's own runtime.
     Runtime,
+    /// By the kernel, and by a seccomp filter if the policy has one.
+    Kernel,
 }
 
 /// A container that was confined when it was created.

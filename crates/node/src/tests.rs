@@ -31,6 +31,7 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         handlers: vec!["tollgate".to_owned()],
         policies: folder.join("policies"),
         runtime_state: folder.join("runtime"),
+        deadline: Duration::from_millis(200),
         listen: None,
         renewal: Duration::from_secs(30),
     }
@@ -42,11 +43,12 @@ pub(crate) fn agent(folder: &Path) -> Agent {
         events: Some(Arc::default()),
         violations: None,
         behavior: None,
+        kernel: None,
     };
     Agent::new(settings(folder), parts, Arc::new(|_| ())).unwrap()
 }
 
-fn key(name: &str) -> ObjectKey {
+pub(crate) fn key(name: &str) -> ObjectKey {
     ObjectKey {
         namespace: "demo".to_owned(),
         name: name.to_owned(),
@@ -57,14 +59,14 @@ pub(crate) fn web() -> Value {
     of_policy(POLICY)
 }
 
-fn of_policy(policy: &str) -> Value {
+pub(crate) fn of_policy(policy: &str) -> Value {
     let target = json!({"kind": "Pod", "name": "web"});
     let mut object = profile("p", target, "VarmorPolicy", "1");
     object["metadata"]["annotations"][HASH] = json!(kinds::policy_hash(policy));
     object
 }
 
-fn body(policy: &str) -> Body {
+pub(crate) fn body(policy: &str) -> Body {
     Body {
         hash: kinds::policy_hash(policy),
         policy: policy.to_owned(),

@@ -8,8 +8,10 @@
 //! | `tables` | a policy in the form that the programs read |
 //! | `programs` | loading, and the objects that stay in the kernel |
 //! | `records` | violations that the programs report |
+//! | `containers` | confines the programs of containers that another program makes |
 
 mod automaton;
+mod containers;
 mod keys;
 mod kind;
 mod mount_table;
@@ -30,6 +32,7 @@ use policy::{EnforcerKind, Policy};
 use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
+pub use containers::{ContainerPlace, confine_container, prepare_containers};
 pub(crate) use programs::Loaded;
 pub(crate) use records::Reports;
 
@@ -102,6 +105,14 @@ pub enum Error {
         /// The cause.
         #[source]
         cause: libbpf_rs::Error,
+    },
+    /// A container cannot be told from others.
+    #[error("process {pid} of the container {why}")]
+    Container {
+        /// The process.
+        pid: i32,
+        /// What is wrong with it.
+        why: String,
     },
     /// A pinned object is missing.
     #[error("the {what} of the policy is gone")]

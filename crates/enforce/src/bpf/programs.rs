@@ -44,8 +44,17 @@ const LABEL_SIZE: usize = 128;
 const LEDGER_WORDS: usize = 5;
 
 /// Maps that are pinned.
-const MAPS: [&str; 9] = [
-    "ledgers", "labels", "memory", "places", "policies", "programs", "rings", "rules", "tenants",
+const MAPS: [&str; 10] = [
+    "containers",
+    "ledgers",
+    "labels",
+    "memory",
+    "places",
+    "policies",
+    "programs",
+    "rings",
+    "rules",
+    "tenants",
 ];
 
 /// Hooks whose programs every policy needs: they pass the policy on, count the confined tasks, and protect
@@ -122,7 +131,7 @@ impl KernelPrograms {
         self.folder.join(format!("map-{name}"))
     }
 
-    fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
+    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
         MapHandle::from_pinned_path(self.map_path(name)).map_err(Error::map(name))
     }
 
@@ -185,6 +194,11 @@ impl KernelPrograms {
             _ => program.attach_lsm().map_err(failed)?,
         };
         link.pin(self.link(hook)).map_err(failed)
+    }
+
+    /// Attaches the programs that a policy needs.
+    pub(super) fn prepare(&self, profile: &Profile) -> Result<(), Error> {
+        self.ensure(&hooks(profile)).map(drop)
     }
 
     /// Loads a policy. It confines no process yet.
@@ -268,7 +282,7 @@ impl KernelPrograms {
             Err(Error::Path { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
             outcome => drop(outcome?),
         }
-        self.has_tenant(number)
+        Ok(self.has_container(number)? || self.has_tenant(number)?)
     }
 
     /// Returns true if a process is a tenant of a policy, or if this process cannot see all processes.
@@ -454,6 +468,8 @@ impl KernelPrograms {
     }
 
     fn remove(&self, number: u32) -> Result<(), Error> {
+        // First: a program that begins in a container without its policy may do nothing.
+        self.remove_containers(number)?;
         let generation = self.generation(number)?;
         let key = number.to_ne_bytes();
         for name in ["policies", "rings", "labels", "ledgers"] {
@@ -574,7 +590,7 @@ fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
     Ok(opened)
 }
 
-fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.display().to_string();
     move |cause| Error::Path { path, cause }
 }
@@ -713,12 +729,17 @@ fn create(
     MapHandle::create(kind, Some(name), key, value, entries, &options).map_err(Error::map(name))
 }
 
-fn put(map: &MapHandle, name: &'static str, key: &[u8], value: &[u8]) -> Result<(), Error> {
+pub(super) fn put(
+    map: &MapHandle,
+    name: &'static str,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), Error> {
     map.update(key, value, MapFlags::ANY)
         .map_err(Error::map(name))
 }
 
-fn word(bytes: &[u8], index: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], index: usize) -> Option<u32> {
     let bytes = bytes.get(4 * index..4 * index + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
@@ -736,7 +757,7 @@ fn label(name: &str) -> Vec<u8> {
 }
 
 /// The text up to the first zero byte.
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes
         .iter()
         .position(|byte| *byte == 0)

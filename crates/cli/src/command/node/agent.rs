@@ -52,6 +52,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
         handlers: args.handlers,
         policies: args.policies,
         runtime_state: args.runtime_state,
+        deadline: Duration::from_millis(args.answer_within),
         listen: args.listen,
         renewal: RENEWAL,
     };
@@ -65,6 +66,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
             log: args.violations_log,
         }),
         behavior,
+        kernel: args.bpf.then(super::kernel::enforcer).flatten(),
     };
     let agent = thread::spawn(move || node::run(settings, parts, &client, &stopped, say));
     let mut exit = Exit::Ok;

@@ -50,9 +50,15 @@ pub(crate) struct Node {
     /// NRI socket of the container runtime
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]
     pub(crate) nri_socket: PathBuf,
+    /// How long an answer to the container runtime may take, in milliseconds; a later one refuses the container
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=1500), help_heading = RUNTIME)]
+    pub(crate) answer_within: u64,
     /// Handler of a RuntimeClass that runs `tollgate runtime`; repeatable
     #[arg(long = "runtime-handler", value_name = "NAME", help_heading = RUNTIME)]
     pub(crate) handlers: Vec<String>,
+    /// Enforce what policies ask of BPF in the containers of every runtime, on nodes whose kernel can
+    #[arg(long, help_heading = RUNTIME)]
+    pub(crate) bpf: bool,
     /// Folder in which `tollgate runtime` looks for policies
     #[arg(long, value_name = "DIR", default_value = "/etc/tollgate/policies", help_heading = RUNTIME)]
     pub(crate) policies: PathBuf,

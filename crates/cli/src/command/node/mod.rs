@@ -9,6 +9,8 @@ mod behavior;
 mod detect;
 #[cfg(feature = "kubernetes")]
 mod events;
+#[cfg(feature = "kubernetes")]
+mod kernel;
 
 #[cfg(feature = "kubernetes")]
 pub(crate) use agent::execute;

@@ -1,0 +1,171 @@
+//! Containers that the kernel confines, with a kernel of the test's.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use apiserver::Change;
+use kinds::annotations::FAIL_MODE;
+use nri::message::{Container, PodSandbox};
+use nri::{Answer, Event, Plugin};
+use policy::{EnforcerKind, Enforcers, Policy};
+use serde_json::json;
+
+use crate::agent::Agent;
+use crate::index::tests::pod;
+use crate::kernel::KernelEnforcer;
+use crate::profiles::take;
+use crate::run::Parts;
+use crate::tests::{body, key, of_policy, settings};
+
+/// Takes note of what it is asked to do.
+#[derive(Default)]
+struct Noting {
+    lack: Option<&'static str>,
+    failure: Option<&'static str>,
+    confined: Mutex<Vec<(Enforcers, i32)>>,
+    prepared: Mutex<Vec<String>>,
+}
+
+impl KernelEnforcer for Noting {
+    fn enforcers(&self) -> Enforcers {
+        Enforcers::default().with(EnforcerKind::Bpf)
+    }
+
+    fn lacks(&self, _policy: &Policy) -> Vec<String> {
+        self.lack.iter().map(|lack| (*lack).to_owned()).collect()
+    }
+
+    fn prepare(&self, policy: &Policy) -> Result<(), String> {
+        self.prepared
+            .lock()
+            .unwrap()
+            .push(policy.enforcers.joined());
+        Ok(())
+    }
+
+    fn confine(&self, policy: &Policy, pid: i32) -> Result<(), String> {
+        if let Some(failure) = self.failure {
+            return Err(failure.to_owned());
+        }
+        let confined = (policy.enforcers, pid);
+        self.confined.lock().unwrap().push(confined);
+        Ok(())
+    }
+}
+
+/// A policy for these enforcers with a rule that BPF alone carries as a whole.
+fn policy(enforcer: &str) -> String {
+    format!(
+        r#"{{"policy": {{"enforcer": "{enforcer}", "mode": "EnhanceProtect", "enhanceProtect": {{"privileged": true,
+            "bpfRawRules": {{"files": [{{"pattern": "/etc/secret", "permissions": ["read"], "qualifiers": ["deny"]}}]}}
+        }}}}}}"#
+    )
+}
+
+/// Gives an agent the current version of the policy.
+fn take_policy(agent: &Agent, policy: &str, fail_mode: &str) {
+    let mut object = of_policy(policy);
+    object["metadata"]["annotations"][FAIL_MODE] = json!(fail_mode);
+    take(agent, Change::Applied(object));
+    take(agent, Change::Listed);
+    agent.state().take_body(&key("p"), body(policy));
+}
+
+fn agent(folder: &Path, kernel: &Arc<Noting>, policy: &str, fail_mode: &str) -> Agent {
+    let parts = Parts {
+        kernel: Some(Arc::clone(kernel) as Arc<dyn KernelEnforcer>),
+        ..Parts::default()
+    };
+    let agent = Agent::new(settings(folder), parts, Arc::new(|_| ())).unwrap();
+    take_policy(&agent, policy, fail_mode);
+    agent
+}
+
+fn ask(agent: &Agent, event: fn(Box<(PodSandbox, Container)>) -> Event, pid: u32) -> Answer {
+    let container = Container {
+        id: "c1".to_owned(),
+        name: "app".to_owned(),
+        pid,
+        ..Container::default()
+    };
+    agent.handle(&event(Box::new((pod("web", &[]), container))))
+}
+
+#[test]
+fn the_kernel_gets_the_process_before_its_program_begins() {
+    let bpf = Enforcers::default().with(EnforcerKind::Bpf);
+    let both = bpf.with(EnforcerKind::Seccomp);
+    for (enforcer, enforcers) in [("BPF", bpf), ("BPFSeccomp", both)] {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = Arc::new(Noting::default());
+        let agent = agent(folder.path(), &kernel, &policy(enforcer), "closed");
+        let created = ask(&agent, Event::CreateContainer, 0);
+        let Answer::Adjust(adjustment) = created else {
+            panic!("{enforcer}: {created:?}");
+        };
+        assert_eq!(adjustment.linux, None, "{enforcer}");
+        assert!(kernel.confined.lock().unwrap().is_empty());
+        assert_eq!(ask(&agent, Event::StartContainer, 77), Answer::Accept);
+        let confined = kernel.confined.lock().unwrap().clone();
+        assert_eq!(confined, [(enforcers, 77)]);
+        let [state] = &agent.state().profiles()[..] else {
+            panic!("one profile is used");
+        };
+        assert_eq!((state.containers, state.enforced), (1, 1), "{enforcer}");
+    }
+}
+
+#[test]
+fn what_the_kernel_cannot_do_is_decided_by_the_fail_mode() {
+    for (lack, failure, pid) in [
+        (Some("no hook x"), None, 77),
+        (None, Some("no memory"), 77),
+        (None, None, 0),
+    ] {
+        for is_open in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let kernel = Arc::new(Noting {
+                lack,
+                failure,
+                ..Noting::default()
+            });
+            let mode = if is_open { "open" } else { "closed" };
+            let agent = agent(folder.path(), &kernel, &policy("BPF"), mode);
+            let created = ask(&agent, Event::CreateContainer, 0);
+            let is_refused = matches!(created, Answer::Refuse(_))
+                || matches!(ask(&agent, Event::StartContainer, pid), Answer::Refuse(_));
+            assert_eq!(is_refused, !is_open, "{lack:?} {failure:?} {pid}");
+            let enforced: u64 = agent
+                .state()
+                .profiles()
+                .iter()
+                .map(|one| one.enforced)
+                .sum();
+            assert_eq!(enforced, 0, "{lack:?} {failure:?} {pid}");
+        }
+    }
+}
+
+#[test]
+fn an_agent_without_the_enforcer_says_what_is_not_enforced() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::new(settings(folder.path()), Parts::default(), Arc::new(|_| ())).unwrap();
+    take_policy(&agent, &policy("BPF"), "closed");
+    let Answer::Refuse(text) = ask(&agent, Event::CreateContainer, 0) else {
+        panic!("it is not enforced");
+    };
+    assert!(text.contains("needs BPF"), "{text}");
+}
+
+#[test]
+fn the_kernel_is_prepared_before_a_container_needs_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    agent.prepare_known();
+    assert_eq!(*kernel.prepared.lock().unwrap(), ["BPF"]);
+    // A policy of which the kernel has no part.
+    take_policy(&agent, &policy("Seccomp"), "closed");
+    agent.prepare_known();
+    assert_eq!(kernel.prepared.lock().unwrap().len(), 1);
+}
