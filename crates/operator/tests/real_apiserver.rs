@@ -32,8 +32,13 @@ impl Cluster {
     }
 
     fn operator(&self, name: &str) -> Running {
+        self.operator_of("tollgate", name, &[])
+    }
+
+    fn operator_of(&self, namespace: &str, name: &str, more: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-operator"));
-        command.args(["run", "--namespace", "tollgate", "--name", name]);
+        command.args(["run", "--namespace", namespace, "--name", name]);
+        command.args(more);
         command.args(self.server.options());
         let log = self.folder.path().join(format!("operator-{name}.log"));
         Running::start(command, &log).expect("the program was built")
@@ -306,4 +311,100 @@ fn a_deleted_profile_stays_until_all_nodes_have_seen_it(cluster: &Cluster, polic
         })
         .then_some(())
     });
+}
+
+/// The installation that acts on each policy of the cluster, when the other one has said that it does not.
+fn owners(cluster: &Cluster, count: usize) -> Option<Vec<String>> {
+    let mut owners = Vec::new();
+    let listed = cluster.client.list(&of("VarmorClusterPolicy"), |policy| {
+        let status = &policy["status"];
+        let owner = status["installation"].as_str().unwrap_or_default();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let has = |kind: &str| conditions.iter().any(|one| one["type"] == kind);
+        let other = ["b", "a"][usize::from(owner == "b")];
+        if has("Ready") && has(&format!("{other}.tollgate.dev/Active")) {
+            owners.push(owner.to_owned());
+        }
+    });
+    listed.ok()?;
+    (owners.len() == count).then_some(owners)
+}
+
+/// Namespaces in which a policy of the cluster has a profile.
+fn profiles_of(cluster: &Cluster, policy: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let listed = cluster.client.list(&of("ArmorProfile"), |profile| {
+        if profile["metadata"]["ownerReferences"][0]["name"] == policy {
+            found.push(
+                profile["metadata"]["namespace"]
+                    .as_str()
+                    .expect("it has one")
+                    .to_owned(),
+            );
+        }
+    });
+    listed.expect("it is served");
+    found
+}
+
+#[test]
+fn of_two_installations_that_race_for_policies_exactly_one_acts_on_each() {
+    const COUNT: usize = 40;
+    let programs = programs!();
+    let cluster = Cluster::start(&programs);
+    let installed = cluster.server.install(&["demo", "a", "b"]);
+    installed.expect("the definitions are structural");
+    wait("the kind", || {
+        cluster.client.list(&of("VarmorClusterPolicy"), drop).ok()
+    });
+    let _running = ["a", "b"].map(|name| cluster.operator_of(name, name, &[]));
+    for number in 0..COUNT {
+        let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorClusterPolicy",
+            "metadata": { "name": format!("p{number}") },
+            "spec": { "target": { "kind": "Deployment", "selector": {} },
+                "policy": { "enforcer": "BPF", "mode": "RuntimeDefault" } } });
+        let applied = cluster.client.apply(&of("VarmorClusterPolicy"), &policy);
+        applied.expect("it is taken");
+    }
+    let first = wait("an owner of each", || owners(&cluster, COUNT));
+    let of_a = first.iter().filter(|owner| *owner == "a").count();
+    println!("{of_a} of {COUNT} are of the first installation");
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(
+        owners(&cluster, COUNT),
+        Some(first.clone()),
+        "nobody gives up"
+    );
+    for number in 0..COUNT {
+        let all = profiles_of(&cluster, &format!("p{number}"));
+        assert_eq!(all.len(), 1, "p{number}: {all:?}");
+    }
+    let (old, new) = match profiles_of(&cluster, "p0")[0].as_str() {
+        "a" => ("a", "b"),
+        _ => ("b", "a"),
+    };
+    let path = "/apis/crd.varmor.org/v1beta1/varmorclusterpolicies/p0/status?fieldManager=kubectl&force=true";
+    let patch = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorClusterPolicy",
+        "metadata": { "name": "p0" }, "status": { "profileName": "", "ready": false, "installation": new } });
+    let patched = cluster.client.attempt("PATCH", path, &[], Some(&patch));
+    patched.expect("the step that the reference names");
+    wait("the hand-over", || {
+        (profiles_of(&cluster, "p0") == [new]).then_some(())
+    });
+    let policy = cluster
+        .client
+        .get(&of("VarmorClusterPolicy"), &key_of("", "p0"));
+    let conditions = policy.expect("it is there")["status"]["conditions"].clone();
+    let conditions = conditions.as_array().expect("it has some");
+    let inactive = format!("{old}.tollgate.dev/Active");
+    let mut of_old = conditions.iter().filter(|one| one["type"] == *inactive);
+    assert_eq!(
+        of_old.next().map(|one| &one["reason"]),
+        Some(&json!("OtherInstallation"))
+    );
+    let active = format!("{new}.tollgate.dev/Active");
+    assert!(
+        conditions.iter().all(|one| one["type"] != *active),
+        "{conditions:?}"
+    );
 }

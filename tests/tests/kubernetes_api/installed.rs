@@ -23,6 +23,7 @@ pub(crate) fn installation() -> Installation {
         events: true,
         violations: true,
         behavior_modeling: true,
+        update_workloads: true,
     }
 }
 
@@ -153,6 +154,17 @@ impl Installed {
     pub(crate) fn get(&self, object: &Value) -> Result<Value, ApiError> {
         let path = self.path(object, text(&object["metadata"]["name"]));
         self.client().attempt("GET", &path, &[], None)
+    }
+
+    /// Has an installation act on a policy; returns the policy.
+    pub(crate) fn claim(&self, policy: &Value, installation: &str) -> Value {
+        let metadata = json!({ "name": policy["metadata"]["name"], "namespace": policy["metadata"]["namespace"] });
+        let status = json!({ "profileName": "", "ready": false, "installation": installation });
+        let claim = json!({ "apiVersion": policy["apiVersion"], "kind": policy["kind"], "metadata": metadata, "status": status });
+        let claimed = self
+            .client()
+            .apply_status(&of(text(&policy["kind"])), &claim);
+        claimed.unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub(crate) fn delete(&self, object: &Value) {

@@ -340,6 +340,7 @@ impl Installed {
             events,
             violations: false,
             behavior_modeling: false,
+            update_workloads: false,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -426,6 +427,7 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
         events: true,
         violations: true,
         behavior_modeling: true,
+        update_workloads: true,
     };
     manifests::write_chart(folder.path(), &installation)
         .expect("the cluster is as this test made it");
