@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kinds::ObjectKey;
 use kinds::annotations::FailMode;
+use kinds::{EnforcerState, ObjectKey};
 use nri::message::{Container, ContainerAdjustment, LinuxContainerAdjustment, PodSandbox};
 use nri::{Answer, Event, Plugin};
 
@@ -34,7 +34,7 @@ const STOPPED: i32 = 4;
 pub(crate) struct Agent {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     changed: Condvar,
     /// What the API server has to be asked for.
     pub(crate) wanted: Queue,
@@ -45,6 +45,8 @@ pub(crate) struct Agent {
     pub(crate) events: Option<Arc<PodEvents>>,
     /// Behaviour modelling, if the agent observes containers.
     pub(crate) behavior: Option<Behavior>,
+    /// Every enforcer, as the agent has found it.
+    pub(crate) enforcers: Vec<EnforcerState>,
 }
 
 impl Agent {
@@ -83,6 +85,7 @@ impl Agent {
             detection: parts.detection,
             events: parts.events,
             behavior: parts.behavior,
+            enforcers: parts.enforcers,
         })
     }
 
@@ -233,6 +236,7 @@ impl Agent {
             name: entry.key.name.clone(),
             hash: body.hash.clone(),
             way,
+            is_late: false,
             gaps: filter.map(|filter| filter.gaps.clone()).unwrap_or_default(),
             notes: filter
                 .map(|filter| filter.notes.clone())
@@ -477,21 +481,10 @@ impl Plugin for Agent {
     }
 
     fn too_late(&self, event: &Event) -> Answer {
-        match event {
-            Event::CreateContainer(_) | Event::StartContainer(_) => {
-                Answer::Refuse("tollgate: the agent of the node is overloaded".to_owned())
-            }
-            _ => Answer::Accept,
-        }
+        self.answer_late(event)
     }
 
-    fn late(&self, event: &Event, _answer: Answer) {
-        let mut state = self.state();
-        state.counters.too_late += 1;
-        // The runtime was told to go no further.
-        if let Event::CreateContainer(both) | Event::StartContainer(both) = event {
-            state.expected.remove(&both.1.id);
-            state.seen.remove(&both.1.id);
-        }
+    fn late(&self, event: &Event, answer: Answer) {
+        self.take_late(event, &answer);
     }
 }

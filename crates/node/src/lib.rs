@@ -19,6 +19,7 @@
 mod agent;
 mod behavior;
 mod detect;
+mod enforcers;
 mod event_limits;
 mod event_writer;
 pub mod explain;
@@ -26,6 +27,11 @@ mod facts;
 mod filter;
 mod follow;
 mod index;
+mod late;
+#[cfg(test)]
+mod late_tests;
+#[cfg(test)]
+mod marks_tests;
 mod merge;
 mod modeled;
 mod names;

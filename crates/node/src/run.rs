@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apiserver::Client;
+use kinds::EnforcerState;
 use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
@@ -19,7 +20,7 @@ use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
-use crate::{Settings, chain, detect, event_writer, observe, report};
+use crate::{Settings, chain, detect, enforcers, event_writer, observe, report};
 
 /// How long an answer to the runtime may take.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -72,6 +73,8 @@ pub struct Parts {
     pub violations: Option<ViolationFiles>,
     /// Behaviour modelling, if the agent observes containers.
     pub behavior: Option<Behavior>,
+    /// Every enforcer, as this process has found it by trying.
+    pub enforcers: Vec<EnforcerState>,
 }
 
 /// Runs an agent, until `stop` says something. `say` gets messages for people.
@@ -193,6 +196,7 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
             Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         write_index(agent);
+        let enforcers = || enforcers::states(&agent.enforcers, &agent.settings, boot);
         let now = Instant::now();
         let mut state = agent.state();
         state.forget_ended(now);
@@ -201,9 +205,13 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
             continue;
         }
         state.is_changed = false;
+        drop(state);
+        // A file is read for it.
+        let enforcers = enforcers();
+        let state = agent.state();
         let detection = agent.detection.as_ref();
         let detection = detection.map(|detection| detection.report(&state.detection));
-        let status = report::status(&state, detection, boot);
+        let status = report::status(&state, detection, enforcers, boot);
         drop(state);
         let written = report::write(client, &agent.settings.node, &status);
         let mut state = agent.state();
