@@ -41,7 +41,7 @@ impl fmt::Display for Rival {
 
 /// Whether this installation acts on a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum PolicyClaim {
     /// It does.
     Ours,
     /// No installation does: this one may claim the policy.
@@ -53,14 +53,14 @@ pub enum Claim {
 impl Cluster {
     /// Whether this installation acts on a policy. A policy that does not exist is free.
     #[must_use]
-    pub fn claim(&self, id: &PolicyId) -> Claim {
+    pub fn claim(&self, id: &PolicyId) -> PolicyClaim {
         let Some(policy) = self.policies.get(id) else {
-            return Claim::Free;
+            return PolicyClaim::Free;
         };
         let mut before = None;
         for (key, profile) in self.foreign_profiles(id, policy) {
             match profile.installation.as_str() {
-                "" => return Claim::Other(Rival::Program(key.clone())),
+                "" => return PolicyClaim::Other(Rival::Program(key.clone())),
                 namespace => before = Some(namespace),
             }
         }
@@ -68,9 +68,9 @@ impl Cluster {
         let claimed = claimed.and_then(|status| status.installation.as_deref());
         // Earlier builds wrote profiles without a claim.
         match claimed.filter(|claimed| !claimed.is_empty()).or(before) {
-            None => Claim::Free,
-            Some(claimed) if claimed == self.installation => Claim::Ours,
-            Some(claimed) => Claim::Other(Rival::Installation(claimed.to_owned())),
+            None => PolicyClaim::Free,
+            Some(claimed) if claimed == self.installation => PolicyClaim::Ours,
+            Some(claimed) => PolicyClaim::Other(Rival::Installation(claimed.to_owned())),
         }
     }
 
@@ -92,7 +92,7 @@ impl Cluster {
     /// Returns true if another installation has taken over a policy of this one, and has written its profile: that of this
     /// installation is not needed any more.
     pub(crate) fn is_handed_over(&self, id: &PolicyId) -> bool {
-        let Claim::Other(Rival::Installation(namespace)) = self.claim(id) else {
+        let PolicyClaim::Other(Rival::Installation(namespace)) = self.claim(id) else {
             return false;
         };
         let policy = self.policies.get(id);
@@ -105,8 +105,8 @@ impl Cluster {
     /// Refuses a policy on which another installation acts.
     pub(crate) fn check_claim(&self, id: &PolicyId) -> Result<(), ProfileError> {
         match self.claim(id) {
-            Claim::Ours | Claim::Free => Ok(()),
-            Claim::Other(owner) => Err(ProfileError::OtherInstallation { owner }),
+            PolicyClaim::Ours | PolicyClaim::Free => Ok(()),
+            PolicyClaim::Other(owner) => Err(ProfileError::OtherInstallation { owner }),
         }
     }
 
@@ -114,7 +114,7 @@ impl Cluster {
     /// names this installation: the condition Ready is the other one's. `None` if this installation acts.
     #[must_use]
     pub fn inactive(&self, id: &PolicyId) -> Option<Condition> {
-        let Claim::Other(rival) = self.claim(id) else {
+        let PolicyClaim::Other(rival) = self.claim(id) else {
             return None;
         };
         let installation = &self.installation;

@@ -46,7 +46,7 @@ use kinds::{ObjectKey, PolicyObject, Scope};
 
 pub use kinds::annotations::{FINALIZER, INSTALLATION};
 
-pub use claim::{Claim, Rival, inactive_condition};
+pub use claim::{PolicyClaim, Rival, inactive_condition};
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
 pub use models::DesiredModel;

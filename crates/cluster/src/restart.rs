@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::marks::{Workload, is_for};
 use crate::status::condition;
-use crate::{Claim, Cluster, PolicyId};
+use crate::{Cluster, PolicyClaim, PolicyId};
 
 /// Length of a hash in an annotation.
 const SHORT: usize = 16;
@@ -93,7 +93,7 @@ impl Cluster {
     pub fn restart(&self, id: &PolicyId) -> Result<Restart, String> {
         let wait = |cause: &str| Err(format!("no workload is restarted yet: {cause}"));
         let policy = self.policies.get(id).ok_or("there is no such policy")?;
-        if self.claim(id) != Claim::Ours {
+        if self.claim(id) != PolicyClaim::Ours {
             return wait("another installation may act on the policy");
         }
         let Ok(profile) = self.profile(id) else {

@@ -3,7 +3,7 @@
 use apiserver::{ApiError, Client, Resource};
 use cluster::artifacts::ArtifactId;
 use cluster::{
-    Claim, Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release,
+    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyClaim, PolicyId, Release,
     inactive_condition, keep_condition_times, keep_times,
 };
 use jiff::Timestamp;
@@ -56,11 +56,11 @@ impl Writer {
             return Ok(Written::All);
         }
         let claim = cluster.claim(id);
-        if let Claim::Other(_) = claim {
+        if let PolicyClaim::Other(_) = claim {
             return self.write_inactive(policy, cluster.inactive(id));
         }
         // Of a free policy, the status is the claim: it comes before the profile.
-        if claim == Claim::Free && self.write_status(cluster, id)? == Written::Conflict {
+        if claim == PolicyClaim::Free && self.write_status(cluster, id)? == Written::Conflict {
             return Ok(Written::Conflict);
         }
         if let Ok(profile) = cluster.profile(id)
@@ -71,7 +71,7 @@ impl Writer {
             let event = events::of_profile(policy, &profile, &self.identity);
             events::write(&self.client, &event)?;
         }
-        if claim == Claim::Free {
+        if claim == PolicyClaim::Free {
             // What is known of the policy is older than what was just written.
             return Ok(Written::All);
         }

@@ -391,20 +391,93 @@ fn of_two_installations_that_race_for_policies_exactly_one_acts_on_each() {
     wait("the hand-over", || {
         (profiles_of(&cluster, "p0") == [new]).then_some(())
     });
-    let policy = cluster
+    let [active, inactive] = [new, old].map(|name| format!("{name}.tollgate.dev/Active"));
+    wait("the condition of the other one", || {
+        let policy = cluster
+            .client
+            .get(&of("VarmorClusterPolicy"), &key_of("", "p0"));
+        let conditions = policy.ok()?["status"]["conditions"].clone();
+        let conditions = conditions.as_array()?;
+        let is_quiet =
+            |one: &Value| one["type"] == *inactive && one["reason"] == "OtherInstallation";
+        let is_gone = conditions.iter().all(|one| one["type"] != *active);
+        (is_gone && conditions.iter().any(is_quiet)).then_some(())
+    });
+}
+
+/// Annotations of the pods of the deployment `web`.
+fn annotations(cluster: &Cluster) -> Value {
+    let deployments = Resource::new("apps", "v1", "deployments");
+    let found = cluster.client.get(&deployments, &key_of("demo", "web"));
+    let found = found.expect("it is there");
+    found["spec"]["template"]["metadata"]["annotations"].clone()
+}
+
+#[test]
+fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_is_gone() {
+    let programs = programs!();
+    let cluster = Cluster::start(&programs);
+    let installed = cluster.server.install(&["demo", "tollgate"]);
+    installed.expect("the definitions are structural");
+    add_node(&cluster, "n1");
+    let deployments = Resource::new("apps", "v1", "deployments");
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": "demo" },
+        "spec": { "replicas": 0, "selector": { "matchLabels": { "app": "web" } }, "template": {
+            "metadata": { "labels": { "app": "web" }, "annotations": { "own": "x" } },
+            "spec": { "containers": [{ "name": "app", "image": "x" }] } } } });
+    let applied = cluster
         .client
-        .get(&of("VarmorClusterPolicy"), &key_of("", "p0"));
-    let conditions = policy.expect("it is there")["status"]["conditions"].clone();
-    let conditions = conditions.as_array().expect("it has some");
-    let inactive = format!("{old}.tollgate.dev/Active");
-    let mut of_old = conditions.iter().filter(|one| one["type"] == *inactive);
-    assert_eq!(
-        of_old.next().map(|one| &one["reason"]),
-        Some(&json!("OtherInstallation"))
+        .with_manager("tester")
+        .apply(&deployments, &deployment);
+    applied.expect("it is right");
+    let mut asking = policy("Seccomp", "Deployment");
+    asking["spec"]["updateExistingWorkloads"] = json!(true);
+    let applied = wait("the kind", || {
+        cluster
+            .client
+            .with_manager("tester")
+            .apply(&of("VarmorPolicy"), &asking)
+            .ok()
+    });
+    let _operator = cluster.operator_of("tollgate", "one", &["--update-workloads"]);
+    let at = key_of("demo", "varmor-demo-web");
+    let profile = wait("the profile", || {
+        cluster.client.get(&of("ArmorProfile"), &at).ok()
+    });
+    let mut report = json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": "n1" } });
+    let made = cluster.client.apply(&of("NodeReport"), &report);
+    made.expect("it can be made");
+    report["status"] = json!({ "agentVersion": "1", "bootID": "", "observedVersion": profile["metadata"]["resourceVersion"],
+        "renewTime": jiff::Timestamp::now().to_string(), "profiles": [{ "namespace": "demo", "name": "varmor-demo-web",
+            "hash": profile["spec"]["profile"]["hash"], "containers": 1, "enforced": 0, "late": 0, "unprotected": 1 }] });
+    let written = cluster.client.apply_status(&of("NodeReport"), &report);
+    written.expect("it can be written");
+    wait("the restart", || {
+        let all = annotations(&cluster);
+        let is_whole = all["own"] == "x" && all["profile.tollgate.dev/varmor-demo-web"] == "target";
+        (is_whole && all["controller.varmor.org/restartedAt"].is_string()).then_some(())
+    });
+    let uid = applied["metadata"]["uid"].as_str().expect("it has one");
+    let deleted = cluster
+        .client
+        .delete(&of("VarmorPolicy"), &key_of("demo", "web"), uid);
+    deleted.expect("it is there");
+    let marked = wait("the deletion", || {
+        let profile = cluster.client.get(&of("ArmorProfile"), &at).ok()?;
+        (!profile["metadata"]["deletionTimestamp"].is_null()).then_some(profile)
+    });
+    assert_ne!(
+        annotations(&cluster),
+        json!({ "own": "x" }),
+        "the node has not seen it"
     );
-    let active = format!("{new}.tollgate.dev/Active");
-    assert!(
-        conditions.iter().all(|one| one["type"] != *active),
-        "{conditions:?}"
-    );
+    report["status"]["observedVersion"] = marked["metadata"]["resourceVersion"].clone();
+    report["status"]["renewTime"] = json!(jiff::Timestamp::now().to_string());
+    let written = cluster.client.apply_status(&of("NodeReport"), &report);
+    written.expect("it can be written");
+    wait("the end of the profile", || {
+        (deletion(&cluster) == Err(Some(404))).then_some(())
+    });
+    assert_eq!(annotations(&cluster), json!({ "own": "x" }));
 }

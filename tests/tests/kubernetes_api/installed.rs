@@ -205,3 +205,19 @@ impl Installed {
         path
     }
 }
+
+/// The enforcers of a report: a seccomp filter was tried, and the others are those of `tollgate runtime`, which no pod has used.
+pub(crate) fn says_what_was_tried(enforcers: &Value) {
+    let all = enforcers.as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(all.len(), 5, "{enforcers}");
+    let (first, others) = all.split_first().expect("there are five");
+    assert_eq!(
+        (text(&first["name"]), &first["available"]),
+        ("Seccomp", &json!(true))
+    );
+    for other in others {
+        let is_open =
+            other["unknown"] == true || text(&other["reason"]).contains("--runtime-handler");
+        assert!(is_open && other["available"] == false, "{other}");
+    }
+}

@@ -59,18 +59,18 @@ fn of_two() -> [Cluster; 2] {
 fn a_policy_belongs_to_the_installation_that_its_status_names() {
     let [mut a, mut b] = of_two();
     for cluster in [&a, &b] {
-        assert_eq!(cluster.claim(&all()), Claim::Free);
+        assert_eq!(cluster.claim(&all()), PolicyClaim::Free);
     }
     // What either writes first has its claim.
     let status = a.status(&all()).unwrap();
     assert_eq!(status.installation.as_deref(), Some("a"));
     a.apply(cluster_policy(Some("a")));
     b.apply(cluster_policy(Some("a")));
-    assert_eq!(a.claim(&all()), Claim::Ours);
+    assert_eq!(a.claim(&all()), PolicyClaim::Ours);
     assert_eq!(a.inactive(&all()), None);
     assert_eq!(
         b.claim(&all()),
-        Claim::Other(Rival::Installation("a".to_owned()))
+        PolicyClaim::Other(Rival::Installation("a".to_owned()))
     );
     assert!(matches!(
         b.profile(&all()),
@@ -94,10 +94,10 @@ fn a_profile_from_before_there_were_claims_is_one() {
     b.apply(profile_of(&a, "a", Some("a")));
     assert_eq!(
         b.claim(&all()),
-        Claim::Other(Rival::Installation("a".to_owned()))
+        PolicyClaim::Other(Rival::Installation("a".to_owned()))
     );
     b.apply(Event::ProfileGone(key("a", "varmor-cluster-a-all")));
-    assert_eq!(b.claim(&all()), Claim::Free);
+    assert_eq!(b.claim(&all()), PolicyClaim::Free);
     // Also one of a namespace, which has the same name for all.
     let mut other = Cluster::new("tollgate", false);
     sync(&mut other);
@@ -110,7 +110,7 @@ fn a_profile_from_before_there_were_claims_is_one() {
         .annotations
         .insert(INSTALLATION.to_owned(), "a".to_owned());
     other.apply(Event::Profile(profile));
-    let expected = Claim::Other(Rival::Installation("a".to_owned()));
+    let expected = PolicyClaim::Other(Rival::Installation("a".to_owned()));
     assert_eq!(other.claim(&id("web")), expected);
 }
 
@@ -120,14 +120,14 @@ fn a_policy_on_which_varmor_acts_is_left_to_it_and_the_profile_in_force_stays() 
     let [mut a, _] = of_two();
     a.apply(cluster_policy(Some("a")));
     a.apply(profile_of(&a, "a", Some("a")));
-    assert_eq!(a.claim(&all()), Claim::Ours);
+    assert_eq!(a.claim(&all()), PolicyClaim::Ours);
     a.take_changes();
     a.apply(profile_of(&a, "varmor", None));
     assert!(a.take_changes().contains(&all()), "its status is written");
     for claim in [Some("a"), None] {
         a.apply(cluster_policy(claim));
         let rival = Rival::Program(key("varmor", "varmor-cluster-varmor-all"));
-        assert_eq!(a.claim(&all()), Claim::Other(rival));
+        assert_eq!(a.claim(&all()), PolicyClaim::Other(rival));
         let message = a.inactive(&all()).unwrap().message;
         assert!(
             message.contains("another program, such as vArmor, whose ArmorProfile is varmor/varmor-cluster-varmor-all"),
@@ -139,7 +139,7 @@ fn a_policy_on_which_varmor_acts_is_left_to_it_and_the_profile_in_force_stays() 
         "varmor",
         "varmor-cluster-varmor-all",
     )));
-    assert_eq!(a.claim(&all()), Claim::Free);
+    assert_eq!(a.claim(&all()), PolicyClaim::Free);
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn a_claim_that_is_handed_over_is_followed_and_the_old_profile_goes_when_the_new
         cluster.apply(of_a.clone());
         cluster.apply(cluster_policy(Some("b")));
     }
-    assert_eq!((a.claim(&all()), b.claim(&all())).1, Claim::Ours);
-    assert!(matches!(a.claim(&all()), Claim::Other(_)));
+    assert_eq!((a.claim(&all()), b.claim(&all())).1, PolicyClaim::Ours);
+    assert!(matches!(a.claim(&all()), PolicyClaim::Other(_)));
     assert_eq!(a.orphans(), [], "until then the policy is in force");
     let of_b = profile_of(&b, "b", Some("b"));
     a.apply(of_b.clone());
