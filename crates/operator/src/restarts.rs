@@ -11,14 +11,18 @@ use cluster::{
 use jiff::Timestamp;
 use serde_json::Value;
 
+/// When workloads are looked at again that do not replace their pods by themselves.
+const SECOND_LOOK: Duration = Duration::from_secs(60);
+
 /// Makes restarts, one workload of a policy at a time.
 pub(crate) struct Restarts {
     client: Client,
     /// Least time between two looks at the workloads of all policies.
     pause: Duration,
     next: Instant,
-    /// Hashes of policies whose workloads are all restarted: they are not looked at again.
-    done: BTreeMap<PolicyId, String>,
+    /// Hashes of policies whose workloads are all restarted. They are not looked at again, or only at that time if some do not
+    /// replace their pods by themselves.
+    done: BTreeMap<PolicyId, (String, Option<Instant>)>,
 }
 
 impl Restarts {
@@ -51,14 +55,21 @@ impl Restarts {
             let Ok(restart) = cluster.restart(id) else {
                 continue;
             };
-            let is_done = self.done.get(id) == Some(&restart.hash);
+            let is_done = self.done.get(id).is_some_and(|(hash, again)| {
+                *hash == restart.hash && again.is_none_or(|again| Instant::now() < again)
+            });
             let Some(resource) = resource(&restart.kind).filter(|_| !is_done) else {
                 continue;
             };
             match self.step_of(cluster, id, &restart, &resource) {
                 Ok(state) => {
-                    if matches!(state.progress, Progress::Restarted | Progress::NotRolled) {
-                        self.done.insert(id.clone(), restart.hash.clone());
+                    let again = match state.progress {
+                        Progress::Restarted => Some(None),
+                        Progress::NotRolled => Some(Some(Instant::now() + SECOND_LOOK)),
+                        _ => None,
+                    };
+                    if let Some(again) = again {
+                        self.done.insert(id.clone(), (restart.hash.clone(), again));
                     }
                     events.push(Event::Restarts(id.clone(), state));
                 }
