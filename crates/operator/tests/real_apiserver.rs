@@ -413,13 +413,8 @@ fn annotations(cluster: &Cluster) -> Value {
     found["spec"]["template"]["metadata"]["annotations"].clone()
 }
 
-#[test]
-fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_is_gone() {
-    let programs = programs!();
-    let cluster = Cluster::start(&programs);
-    let installed = cluster.server.install(&["demo", "tollgate"]);
-    installed.expect("the definitions are structural");
-    add_node(&cluster, "n1");
+/// A deployment `web` without pods.
+fn add_deployment(cluster: &Cluster) {
     let deployments = Resource::new("apps", "v1", "deployments");
     let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": "web", "namespace": "demo" },
@@ -431,6 +426,16 @@ fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_
         .with_manager("tester")
         .apply(&deployments, &deployment);
     applied.expect("it is right");
+}
+
+#[test]
+fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_is_gone() {
+    let programs = programs!();
+    let cluster = Cluster::start(&programs);
+    let installed = cluster.server.install(&["demo", "tollgate"]);
+    installed.expect("the definitions are structural");
+    add_node(&cluster, "n1");
+    add_deployment(&cluster);
     let mut asking = policy("Seccomp", "Deployment");
     asking["spec"]["updateExistingWorkloads"] = json!(true);
     let applied = wait("the kind", || {

@@ -14,7 +14,7 @@ use yaml::{Kind, Node};
 
 /// What is said of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Taken,
     /// The message has this text.
     Refused(String),
@@ -33,7 +33,7 @@ impl Verdict {
     }
 
     /// Why messages are not as the verdict says.
-    pub fn difference(&self, what: &str, messages: &[String]) -> Option<String> {
+    pub(crate) fn difference(&self, what: &str, messages: &[String]) -> Option<String> {
         let is_right = match self {
             Self::Taken => messages.is_empty(),
             Self::Refused(why) => messages.iter().any(|one| one.contains(why.as_str())),
@@ -45,15 +45,15 @@ impl Verdict {
 
 /// A manifest.
 #[derive(Clone, Debug)]
-pub struct Manifest {
-    pub name: String,
-    pub server: Verdict,
-    pub loads: Verdict,
-    pub object: Value,
+pub(crate) struct Manifest {
+    pub(crate) name: String,
+    pub(crate) server: Verdict,
+    pub(crate) loads: Verdict,
+    pub(crate) object: Value,
 }
 
 /// All manifests, by the folder of crate `kinds`.
-pub fn read(kinds: &Path) -> Vec<Manifest> {
+pub(crate) fn read(kinds: &Path) -> Vec<Manifest> {
     let folder = fs::read_dir(kinds.join("tests/manifests")).expect("it is in the repository");
     let mut files: Vec<PathBuf> = folder
         .map(|file| file.expect("it is there").path())
@@ -104,7 +104,7 @@ fn json(node: &Node) -> Value {
 }
 
 /// The schema of a kind.
-pub fn schema(kind: &str) -> Value {
+pub(crate) fn schema(kind: &str) -> Value {
     let crds = crd::all();
     let found = crds.iter().find(|crd| crd["spec"]["names"]["kind"] == kind);
     let crd = found.unwrap_or_else(|| panic!("no kind {kind}"));
@@ -113,7 +113,7 @@ pub fn schema(kind: &str) -> Value {
 
 /// What an API server would refuse: fields that there are not, that are missing or have another type, and what
 /// [`kinds::validate`] finds.
-pub fn refusals(object: &Value, installation: Installation<'_>) -> Vec<String> {
+pub(crate) fn refusals(object: &Value, installation: Installation<'_>) -> Vec<String> {
     let kind = object["kind"].as_str().expect("it has a kind");
     let mut found = Vec::new();
     let mut schema = schema(kind);
@@ -130,7 +130,7 @@ pub fn refusals(object: &Value, installation: Installation<'_>) -> Vec<String> {
 }
 
 /// Why a policy cannot be compiled; `None` for an object of another kind.
-pub fn load_problems(object: &Value) -> Option<Vec<String>> {
+pub(crate) fn load_problems(object: &Value) -> Option<Vec<String>> {
     let policy = policy(object)?;
     Some(match compile::load(&policy) {
         Ok(_) => Vec::new(),
