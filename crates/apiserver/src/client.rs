@@ -115,6 +115,15 @@ impl Client {
         Self { watch, ..self }
     }
 
+    /// The same client under another name as a writer of fields: each name owns the fields that it has set.
+    #[must_use]
+    pub fn with_manager(&self, manager: &str) -> Self {
+        Self {
+            manager: manager.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// Reads an object.
     ///
     /// # Errors
@@ -138,11 +147,12 @@ impl Client {
         self.apply_at(&resource.object_path(&key(object)), object)
     }
 
-    /// Like [`Client::apply`], for the status of an object. An object that does not exist is not created.
+    /// Like [`Client::apply`], for the status of an object. An object that does not exist is not created. With a resource version
+    /// in `object` it is written only if it still has that one.
     ///
     /// # Errors
     ///
-    /// With the code 404 if there is no such object.
+    /// With the code 404 if there is no such object, and 409 if somebody else has changed it.
     pub fn apply_status(&self, resource: &Resource, object: &Value) -> Result<Value, ApiError> {
         let path = format!("{}/status", resource.object_path(&key(object)));
         self.apply_at(&path, object)
@@ -218,6 +228,21 @@ impl Client {
         finalizers: &[String],
     ) -> Result<Value, ApiError> {
         let patch = serde_json::json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
+        self.merge(resource, key, &patch)
+    }
+
+    /// Changes an object by a merge patch: `null` removes a field. With a resource version in `patch` only if the object still
+    /// has that one.
+    ///
+    /// # Errors
+    ///
+    /// With the code 404 if there is no such object, and 409 if somebody else has changed it.
+    pub fn merge(
+        &self,
+        resource: &Resource,
+        key: &ObjectKey,
+        patch: &Value,
+    ) -> Result<Value, ApiError> {
         let request = Request::builder()
             .method("PATCH")
             .header("content-type", "application/merge-patch+json");
@@ -226,7 +251,7 @@ impl Client {
             resource.object_path(key),
             self.manager
         );
-        self.json(request, &path, Some(&patch))
+        self.json(request, &path, Some(patch))
     }
 
     /// Sends any request, for tests of what an account may do. A `PATCH` is a server-side apply.

@@ -1,7 +1,9 @@
 //! An API server in memory, for tests: lists in pages, watches, server-side apply, and versions that expire.
 //!
-//! It keeps what is written and checks no schema. A status is replaced as a whole. Other applied fields are merged into what
-//! is there, and stay if a writer leaves them out later.
+//! It keeps what is written and checks no schema. Of a status, what a writer leaves out goes if it has set it before; conditions
+//! are told apart by their types. Other applied fields are merged into what is there, and stay if a writer leaves them out later.
+
+mod apply;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Access;
+
+use apply::{applied, merge};
 
 /// How long a watch stays open. Tests see several.
 const WATCH: Duration = Duration::from_millis(300);
@@ -26,6 +30,8 @@ struct State {
     events: Vec<(u64, String, &'static str, Value)>,
     /// Watches from versions before this one are refused.
     oldest: u64,
+    /// The status that each writer has applied last, by path and writer.
+    applied: BTreeMap<(String, String), Value>,
     /// Requests that are to fail.
     failures: usize,
     /// Method and path of every request.
@@ -295,23 +301,7 @@ fn respond(request: &Request, shared: &Shared) -> (u16, Value) {
             None if is_list(path) => list(request, shared),
             None => refusal(404, "NotFound"),
         },
-        "PATCH" => {
-            let target = path.strip_suffix("/status").unwrap_or(path);
-            let old = shared.state().objects.get(target).cloned();
-            match (old, target == path) {
-                (None, false) => refusal(404, "NotFound"),
-                (Some(mut object), false) => {
-                    // One program writes a status, and what it leaves out is gone.
-                    object["status"] = request.body["status"].clone();
-                    (200, write(shared, target, object))
-                }
-                (old, true) => {
-                    let mut object = old.unwrap_or_default();
-                    merge(&mut object, &request.body);
-                    (200, write_or_end(shared, target, object))
-                }
-            }
-        }
+        "PATCH" => patch(request, shared),
         "POST" => {
             let path = format!("{path}/{}", name());
             let exists = shared.state().objects.contains_key(&path);
@@ -334,6 +324,34 @@ fn respond(request: &Request, shared: &Shared) -> (u16, Value) {
             delete(shared, path).map_or_else(|| refusal(404, "NotFound"), |object| (200, object))
         }
         _ => refusal(405, "MethodNotAllowed"),
+    }
+}
+
+/// Applies an object or its status, if it has the version that the request wants, if it wants one.
+fn patch(request: &Request, shared: &Shared) -> (u16, Value) {
+    let path = request.path.as_str();
+    let target = path.strip_suffix("/status").unwrap_or(path);
+    let old = shared.state().objects.get(target).cloned();
+    let wanted = &request.body["metadata"]["resourceVersion"];
+    let has = old.as_ref().map(|old| &old["metadata"]["resourceVersion"]);
+    if !wanted.is_null() && has != Some(wanted) {
+        return refusal(409, "Conflict");
+    }
+    match (old, target == path) {
+        (None, false) => refusal(404, "NotFound"),
+        (Some(mut object), false) => {
+            let manager = request.query.get("fieldManager").cloned();
+            let by = (target.to_owned(), manager.unwrap_or_default());
+            let status = request.body["status"].clone();
+            let before = shared.state().applied.insert(by, status.clone());
+            object["status"] = applied(&object["status"], before.as_ref(), &status);
+            (200, write(shared, target, object))
+        }
+        (old, true) => {
+            let mut object = old.unwrap_or_default();
+            merge(&mut object, &request.body);
+            (200, write_or_end(shared, target, object))
+        }
     }
 }
 
@@ -451,17 +469,5 @@ fn watch(mut stream: TcpStream, request: &Request, shared: &Shared) -> io::Resul
                 json!({ "type": "BOOKMARK", "object": bookmark })
             );
         }
-    }
-}
-
-/// Puts the fields of `new` into `old`.
-fn merge(old: &mut Value, new: &Value) {
-    match (old.as_object_mut(), new) {
-        (Some(fields), Value::Object(new)) => {
-            for (key, value) in new {
-                merge(fields.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        _ => *old = new.clone(),
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::PolicyId;
 use crate::artifacts::{ArtifactId, ArtifactKind};
+use crate::restart::RestartState;
 
 /// A change of an object, or that all objects of a kind are known.
 ///
@@ -27,6 +28,8 @@ pub enum Event {
     Model(Box<ArmorProfileModel>),
     /// An ArmorProfileModel was deleted.
     ModelGone(ObjectKey),
+    /// How far the restarts for a policy are.
+    Restarts(PolicyId, RestartState),
     /// The time in seconds since 1970: runs of behaviour modelling end by it. An earlier one changes nothing.
     Time(u64),
     /// A node, new or changed.

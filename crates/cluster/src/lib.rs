@@ -26,6 +26,7 @@
 
 mod artifact_status;
 pub mod artifacts;
+mod claim;
 mod egress;
 mod event;
 mod marks;
@@ -33,6 +34,7 @@ pub mod modeling;
 mod models;
 mod node;
 mod profile;
+mod restart;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -44,12 +46,14 @@ use kinds::{ObjectKey, PolicyObject, Scope};
 
 pub use kinds::annotations::{FINALIZER, INSTALLATION};
 
+pub use claim::{PolicyClaim, Rival, inactive_condition};
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
 pub use models::DesiredModel;
 pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
-pub use status::{keep_condition_times, keep_times};
+pub use restart::{Progress, RESTARTED_KINDS, Restart, RestartState, Step, undo_restart};
+pub use status::{CONDITIONS, keep_condition_times, keep_times};
 
 use artifact_status::StoredArtifact;
 use artifacts::ArtifactId;
@@ -80,6 +84,8 @@ pub struct Release {
     pub finalizers: Vec<String>,
     /// All nodes have seen the deletion.
     pub is_seen: bool,
+    /// Kind and namespace (`None` for all) of the workloads that were restarted for it, if some may have been.
+    pub restarted: Option<(String, Option<String>)>,
 }
 
 fn has_finalizer(profile: &StoredProfile) -> bool {
@@ -93,11 +99,17 @@ pub struct Cluster {
     installation: String,
     /// Nodes record behaviour, so that the mode BehaviorModeling can be used.
     behavior_modeling: bool,
+    /// The operator restarts workloads.
+    updates_workloads: bool,
+    /// How far restarts are.
+    restarts: BTreeMap<PolicyId, RestartState>,
     policies: BTreeMap<PolicyId, PolicyObject>,
     /// Policies by the name of the ArmorProfile that they need. Several may come to one name.
     by_profile: BTreeMap<String, BTreeSet<PolicyId>>,
     /// ArmorProfiles as the API server has them.
     stored: BTreeMap<ObjectKey, StoredProfile>,
+    /// Of these, those of other installations and programs, by the unique id of the policy that owns them.
+    foreign: BTreeMap<String, BTreeSet<ObjectKey>>,
     nodes: Nodes,
     artifacts: BTreeMap<ArtifactId, StoredArtifact>,
     network: Network,
@@ -117,9 +129,12 @@ impl Cluster {
         Self {
             installation: installation.to_owned(),
             behavior_modeling,
+            updates_workloads: false,
+            restarts: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_profile: BTreeMap::new(),
             stored: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             nodes: Nodes::default(),
             artifacts: BTreeMap::new(),
             network: Network::default(),
@@ -130,21 +145,30 @@ impl Cluster {
         }
     }
 
+    /// The operator restarts existing workloads of policies that ask for it.
+    #[must_use]
+    pub fn with_workload_updates(self, updates_workloads: bool) -> Self {
+        Self {
+            updates_workloads,
+            ..self
+        }
+    }
+
     /// Takes an event. A state that is known already changes nothing.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Policy(policy) => self.add_policy(*policy),
             Event::PolicyGone(id) => self.remove_policy(&id),
-            Event::Profile(profile) => {
-                let key = profile.key();
-                if let Some(stored) = StoredProfile::of(&profile, self.stored.get(&key)) {
-                    self.touch_profile(&key);
-                    self.stored.insert(key, stored);
-                }
-            }
+            Event::Profile(profile) => self.add_profile(&profile),
             Event::ProfileGone(key) => self.remove_profile(&key),
             Event::Model(model) => self.add_model(&model),
             Event::ModelGone(key) => self.remove_model(&key),
+            Event::Restarts(id, state) => {
+                let before = self.restarts.insert(id.clone(), state.clone());
+                if before.as_ref() != Some(&state) {
+                    self.changes.insert(id);
+                }
+            }
             Event::Time(now) => self.take_time(now),
             Event::Node(node) => {
                 if self.nodes.add(&node) {
@@ -265,6 +289,11 @@ impl Cluster {
                 uid: profile.uid.clone(),
                 finalizers: others.cloned().collect(),
                 is_seen,
+                restarted: profile.spec.update_existing_workloads.then(|| {
+                    let namespace =
+                        (profile.scope == Scope::Namespace).then(|| key.namespace.clone());
+                    (profile.spec.target.kind.clone(), namespace)
+                }),
             })
         });
         released.collect()
@@ -276,7 +305,7 @@ impl Cluster {
         let are_known = needed.iter().all(|kind| self.synced.contains(kind));
         let is_owned = |key: &ObjectKey| {
             let mut ids = self.by_profile.get(&key.name).into_iter().flatten();
-            ids.any(|id| self.profile_key(id).as_ref() == Ok(key))
+            ids.any(|id| self.profile_key(id).as_ref() == Ok(key) && !self.is_handed_over(id))
         };
         let ours = |profile: &StoredProfile| profile.installation == self.installation;
         self.stored
@@ -329,6 +358,7 @@ impl Cluster {
 
     fn remove_policy(&mut self, id: &PolicyId) {
         self.policies.remove(id);
+        self.restarts.remove(id);
         self.changes.insert(id.clone());
         let Ok(key) = self.profile_key(id) else {
             return;
@@ -342,9 +372,28 @@ impl Cluster {
         }
     }
 
+    fn add_profile(&mut self, profile: &kinds::ArmorProfile) {
+        let key = profile.key();
+        let Some(stored) = StoredProfile::of(profile, self.stored.get(&key)) else {
+            return;
+        };
+        self.touch_profile(&key);
+        let (owner, is_foreign) = (
+            stored.owner.clone(),
+            stored.installation != self.installation,
+        );
+        let before = self.stored.insert(key.clone(), stored);
+        if let Some(before) = before.filter(|before| before.owner != owner) {
+            self.note_foreign(&key, &before.owner, false);
+        }
+        self.note_foreign(&key, &owner, is_foreign);
+    }
+
     fn remove_profile(&mut self, key: &ObjectKey) {
         self.touch_profile(key);
-        self.stored.remove(key);
+        if let Some(before) = self.stored.remove(key) {
+            self.note_foreign(key, &before.owner, false);
+        }
         self.models.forget(key);
     }
 

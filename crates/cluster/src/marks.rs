@@ -6,7 +6,7 @@ use kinds::annotations::OF_POLICY;
 use kinds::{PolicyObject, Scope};
 use serde_json::{Map, Value, json};
 
-use crate::{Cluster, PolicyId};
+use crate::{Cluster, PolicyClaim, PolicyId};
 
 /// Annotation of a policy that lets authors of workloads switch confinement off, with the value `allow`.
 const OPT_OUT: &str = "tollgate.dev/opt-out";
@@ -80,6 +80,7 @@ impl Cluster {
             .policies
             .iter()
             .filter(|(id, policy)| is_for(id, policy, workload));
+        let targets = targets.filter(|(id, _)| !matches!(self.claim(id), PolicyClaim::Other(_)));
         // A policy without a profile has no mark; its status says why.
         let profiles = targets.filter_map(|(id, policy)| {
             let key = self.profile_key(id).ok()?;
@@ -96,7 +97,7 @@ impl Cluster {
     }
 }
 
-fn is_for(id: &PolicyId, policy: &PolicyObject, workload: Workload<'_>) -> bool {
+pub(crate) fn is_for(id: &PolicyId, policy: &PolicyObject, workload: Workload<'_>) -> bool {
     let target = &policy.spec.target;
     let metadata = &workload.object["metadata"];
     let is_selected = match &target.selector {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kinds::{
-    ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, DetectionState, Node, NodeReport,
-    ObjectKey, ProfileState,
+    ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, DetectionState, Meta, Node, NodeReport,
+    ObjectKey, OwnerReference, ProfileState, Scope,
 };
 
 use crate::INSTALLATION;
@@ -18,6 +18,10 @@ pub(crate) struct StoredProfile {
     pub(crate) version: u64,
     pub(crate) generation: Option<i64>,
     pub(crate) uid: String,
+    /// Unique id of the policy that owns it; empty if there is none.
+    pub(crate) owner: String,
+    /// Scope of that policy.
+    pub(crate) scope: Scope,
     pub(crate) spec: ArmorProfileSpec,
     pub(crate) status: Option<ArmorProfileStatus>,
     /// The installation that wrote it; empty for another program.
@@ -50,6 +54,7 @@ impl StoredProfile {
             .filter(|status| generation.is_some() && status.observed_generation == generation);
         let written = status.and_then(|status| status.spec_version.as_deref()?.parse().ok());
         let uid = metadata.uid.clone().unwrap_or_default();
+        let owner = owner(metadata);
         let known = before.filter(|before| before.uid == uid);
         let known = known.and_then(|before| before.deleting.clone());
         let deleting = metadata.deletion_timestamp.as_ref().map(|since| {
@@ -66,13 +71,19 @@ impl StoredProfile {
                 .unwrap_or(own),
             generation,
             uid,
+            owner: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+            scope: owner
+                .and_then(|owner| Scope::of_kind(&owner.kind))
+                .unwrap_or(Scope::Namespace),
             finalizers: metadata.finalizers.clone(),
             deleting,
             spec: profile.spec.clone(),
             status: profile.status.clone(),
+            // vArmor takes a profile over by its name, and keeps the annotations. It knows no hash.
             installation: metadata
                 .annotations
                 .get(INSTALLATION)
+                .filter(|_| !profile.spec.profile.hash.is_empty())
                 .cloned()
                 .unwrap_or_default(),
             notes: metadata
@@ -83,6 +94,12 @@ impl StoredProfile {
                 .collect(),
         })
     }
+}
+
+/// The policy that owns an object.
+fn owner(metadata: &Meta) -> Option<&OwnerReference> {
+    let mut owners = metadata.owner_references.iter();
+    owners.find(|owner| owner.controller && Scope::of_kind(&owner.kind).is_some())
 }
 
 /// All nodes. A report whose node is not known is kept, because events of different objects may come in any order.

@@ -11,6 +11,7 @@ use kinds::{
 };
 use serde_json::Value;
 
+use crate::claim::Rival;
 use crate::{Cluster, ObjectKind, PolicyId, egress};
 
 /// An ArmorProfile that there has to be.
@@ -74,11 +75,11 @@ pub enum ProfileError {
         /// The other policy.
         other: ObjectKey,
     },
-    /// The ArmorProfile belongs to another installation.
-    #[error("the ArmorProfile belongs to {owner}")]
+    /// Another installation acts on the policy.
+    #[error("{owner} acts on the policy")]
     OtherInstallation {
-        /// The other installation.
-        owner: String,
+        /// Who acts.
+        owner: Rival,
     },
 }
 
@@ -155,16 +156,7 @@ impl Cluster {
                 other: other.key.clone(),
             });
         }
-        let stored = self.stored.get(key);
-        match stored.filter(|stored| stored.installation != self.installation) {
-            None => Ok(()),
-            Some(stored) => Err(ProfileError::OtherInstallation {
-                owner: match stored.installation.as_str() {
-                    "" => "another program".to_owned(),
-                    namespace => format!("the installation in the namespace {namespace}"),
-                },
-            }),
-        }
+        self.check_claim(id)
     }
 
     /// When a policy was created. One without a time is not stored yet, and so younger than all others.

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 
 use kinds::{
     ArmorProfileStatus, Condition, ConditionStatus, Coverage, NodeCondition, ObjectKey, Phase,
-    PolicyStatus,
+    PolicyObject, PolicyStatus,
 };
 
-use crate::node::NodeState;
+use crate::node::{NodeState, StoredProfile};
 use crate::profile::{DesiredProfile, ProfileError};
 use crate::{Cluster, ObjectKind, PolicyId};
 
 /// Maximum number of reasons in a status, and of nodes in the status of a profile: an object has to stay small however
 /// many nodes fail.
 const MAX_LISTED: usize = 16;
+
+/// Conditions of a policy that the installation writes which acts on it.
+pub const CONDITIONS: [&str; 4] = ["Created", "Updated", "WorkloadsUpdated", "Ready"];
 
 /// A condition without its time.
 pub(crate) fn condition(
@@ -53,6 +56,7 @@ impl Cluster {
             .as_ref()
             .map_or_else(|_| Sum::default(), |key| self.sum(key));
         let (ready, phase) = self.ready(&profile, key.as_ref().ok(), &sum);
+        let updated = self.updated(policy, &profile, key.as_ref().ok());
         let created = match key.as_ref().is_ok_and(|key| self.stored.contains_key(key)) {
             true => condition("Created", ConditionStatus::True, "Created", String::new()),
             false => condition(
@@ -66,8 +70,17 @@ impl Cluster {
             profile_name: key.map(|key| key.name).unwrap_or_default(),
             ready: ready.status == ConditionStatus::True,
             phase: Some(phase),
-            conditions: vec![created, ready],
+            conditions: [
+                Some(created),
+                updated,
+                self.workloads_updated(id),
+                Some(ready),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             observed_generation: policy.metadata.generation,
+            installation: Some(self.installation.clone()),
             coverage: Some(sum.coverage),
         })
     }
@@ -116,7 +129,10 @@ impl Cluster {
             return unknown(format!("not all {kind:?} are known yet"));
         }
         let stored = key.and_then(|key| self.stored.get(key));
-        if stored.is_none_or(|stored| stored.spec != profile.spec) {
+        let is_written = |stored: &StoredProfile| {
+            stored.spec == profile.spec && stored.installation == self.installation
+        };
+        if !stored.is_some_and(is_written) {
             return unknown("the ArmorProfile is not written yet".to_owned());
         }
         if sum.failures == 0 && !profile.needs_proxy.is_empty() {
@@ -131,6 +147,48 @@ impl Cluster {
             }
             _ => of_nodes,
         }
+    }
+
+    /// Whether a change of a policy is in its ArmorProfile; `None` if it was not changed since it was created. A change that is
+    /// refused leaves the profile before in force.
+    fn updated(
+        &self,
+        policy: &PolicyObject,
+        profile: &Result<DesiredProfile, ProfileError>,
+        key: Option<&ObjectKey>,
+    ) -> Option<Condition> {
+        if policy
+            .metadata
+            .generation
+            .is_none_or(|generation| generation < 2)
+        {
+            return None;
+        }
+        let stored = key.and_then(|key| self.stored.get(key));
+        Some(match profile {
+            Ok(profile) if stored.is_some_and(|stored| stored.spec == profile.spec) => {
+                condition("Updated", ConditionStatus::True, "", String::new())
+            }
+            Err(error) if !error.is_temporary() => {
+                let (ready, _) = of_error(error);
+                condition(
+                    "Updated",
+                    ConditionStatus::False,
+                    &ready.reason,
+                    ready.message,
+                )
+            }
+            Ok(_) | Err(_) => {
+                let (status, reason) = (ConditionStatus::Unknown, "Processing");
+                condition("Updated", status, reason, String::new())
+            }
+        })
+    }
+
+    /// What nodes say of a profile, and how many of them failed.
+    pub(crate) fn coverage(&self, key: &ObjectKey) -> (Coverage, u64) {
+        let sum = self.sum(key);
+        (sum.coverage, sum.failures)
     }
 
     /// Adds up what all nodes say about a profile.

@@ -27,6 +27,16 @@ pub const MARK: &str = "container.tollgate.dev/";
 /// its own, so that none overwrites that of another.
 pub const OF_POLICY: &str = "profile.tollgate.dev/";
 
+/// Annotation of a pod, followed by the name of a profile: its workload was restarted for the policy with the hash that is the
+/// value.
+pub const RESTARTED_FOR: &str = "restart.tollgate.dev/";
+
+/// Annotation of a pod whose workload was restarted for a policy, with the time.
+pub const RESTARTED_AT: &str = "controller.tollgate.dev/restartedAt";
+
+/// The same by vArmor's name.
+pub const VARMOR_RESTARTED_AT: &str = "controller.varmor.org/restartedAt";
+
 /// What becomes of a container whose policy a node cannot enforce as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailMode {

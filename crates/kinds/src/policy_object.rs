@@ -116,6 +116,9 @@ pub struct PolicyStatus {
     /// Generation of the spec that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// Namespace of the installation that acts on the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub installation: Option<String>,
     /// Containers and nodes, counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<Coverage>,

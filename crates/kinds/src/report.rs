@@ -95,7 +95,10 @@ pub struct EnforcerState {
     pub name: String,
     /// It works.
     pub available: bool,
-    /// Why it does not.
+    /// Nobody has tried who has the rights: it may work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
+    /// Why it does not, or why that is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kinds::ObjectKey;
 use kinds::annotations::FailMode;
+use kinds::{EnforcerState, ObjectKey};
 use nri::message::{Container, PodSandbox};
 use nri::{Answer, Event, Plugin};
 
@@ -29,7 +29,7 @@ const STOPPED: i32 = 4;
 pub(crate) struct Agent {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     changed: Condvar,
     /// What the API server has to be asked for.
     pub(crate) wanted: Queue,
@@ -42,6 +42,8 @@ pub(crate) struct Agent {
     pub(crate) behavior: Option<Behavior>,
     /// What enforces in the containers of every runtime.
     pub(crate) kernel: Kernel,
+    /// Every enforcer, as the agent has found it.
+    pub(crate) enforcers: Vec<EnforcerState>,
 }
 
 impl Agent {
@@ -81,6 +83,7 @@ impl Agent {
             events: parts.events,
             behavior: parts.behavior,
             kernel: Kernel::new(parts.kernel),
+            enforcers: parts.enforcers,
         })
     }
 
@@ -372,21 +375,10 @@ impl Plugin for Agent {
     }
 
     fn too_late(&self, event: &Event) -> Answer {
-        match event {
-            Event::CreateContainer(_) | Event::StartContainer(_) => {
-                Answer::Refuse("tollgate: the agent of the node is overloaded".to_owned())
-            }
-            _ => Answer::Accept,
-        }
+        self.answer_late(event)
     }
 
-    fn late(&self, event: &Event, _answer: Answer) {
-        let mut state = self.state();
-        state.counters.too_late += 1;
-        // The runtime was told to go no further.
-        if let Event::CreateContainer(both) | Event::StartContainer(both) = event {
-            state.expected.remove(&both.1.id);
-            state.seen.remove(&both.1.id);
-        }
+    fn late(&self, event: &Event, answer: Answer) {
+        self.take_late(event, &answer);
     }
 }

@@ -90,7 +90,10 @@ fn a_node_whose_first_container_begins_after_the_end_says_that_it_saw_none() {
     let node = Node::new(other.path(), over);
     node.connect(&["c1"]);
     Observer::new(&node.behavior).tick(&node.agent);
-    assert_eq!(report::status(&node.agent.state(), None, "b").behaviors, []);
+    assert_eq!(
+        report::status(&node.agent.state(), None, Vec::new(), "b").behaviors,
+        []
+    );
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Node {
     }
 
     fn report(&self) -> BehaviorReport {
-        let status = report::status(&self.agent.state(), None, "b");
+        let status = report::status(&self.agent.state(), None, Vec::new(), "b");
         assert_eq!(status.behaviors.len(), 1);
         status.behaviors[0].clone()
     }
@@ -251,7 +251,10 @@ fn the_end_of_a_run_ends_the_engine_and_the_operator_lets_the_report_go() {
         ..over
     });
     observer.tick(&node.agent);
-    assert_eq!(report::status(&node.agent.state(), None, "b").behaviors, []);
+    assert_eq!(
+        report::status(&node.agent.state(), None, Vec::new(), "b").behaviors,
+        []
+    );
     let [state] = &node.agent.state().profiles()[..] else {
         panic!("one profile is used");
     };

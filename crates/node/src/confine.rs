@@ -167,6 +167,7 @@ fn record(entry: &Entry, body: &Body, way: Way, filter: Option<&Filter>) -> Reco
         name: entry.key.name.clone(),
         hash: body.hash.clone(),
         way,
+        is_late: false,
         gaps: filter.map_or_else(Vec::new, |filter| filter.gaps.clone()),
         notes: filter.map_or_else(Vec::new, |filter| filter.notes.clone()),
     }

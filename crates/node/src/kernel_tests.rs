@@ -169,3 +169,28 @@ fn the_kernel_is_prepared_before_a_container_needs_it() {
     agent.prepare_known();
     assert_eq!(kernel.prepared.lock().unwrap().len(), 1);
 }
+
+#[test]
+fn a_container_that_has_begun_before_the_kernel_had_its_policy_is_unprotected() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "open");
+    ask(&agent, Event::CreateContainer, 0);
+    let container = Container {
+        id: "c1".to_owned(),
+        name: "app".to_owned(),
+        pid: 77,
+        ..Container::default()
+    };
+    let event = Event::StartContainer(Box::new((pod("web", &[]), container)));
+    assert_eq!(agent.too_late(&event), Answer::Accept);
+    let answer = agent.handle(&event);
+    agent.late(&event, answer);
+    let state = agent.state().profiles().remove(0);
+    assert_eq!(
+        (state.enforced, state.late, state.unprotected),
+        (0, 0, 1),
+        "{:?}",
+        state.reasons
+    );
+}

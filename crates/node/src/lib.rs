@@ -21,6 +21,7 @@ mod agent;
 mod behavior;
 mod confine;
 mod detect;
+mod enforcers;
 mod event_limits;
 mod event_writer;
 pub mod explain;
@@ -31,6 +32,11 @@ mod index;
 mod kernel;
 #[cfg(test)]
 mod kernel_tests;
+mod late;
+#[cfg(test)]
+mod late_tests;
+#[cfg(test)]
+mod marks_tests;
 mod merge;
 mod modeled;
 mod names;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use apiserver::{ApiError, Client, Resource};
+use cluster::inactive_condition;
 use jiff::Timestamp;
 use kinds::crd::Definition;
 use kinds::{DetectionState, EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
@@ -16,9 +17,6 @@ use crate::state::{Durations, LIMITS, State};
 
 /// File with the id of the boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Why an enforcer is not used.
-const NOT_USED: &str = "the agent confines by seccomp filters, and by tollgate's runtime in pods with its RuntimeClass";
-
 /// The kind of reports.
 pub(crate) fn definition() -> &'static Definition {
     Definition::of_kind("NodeReport").expect("the kind is in the table")
@@ -33,31 +31,15 @@ pub(crate) fn boot_id() -> std::io::Result<String> {
 pub(crate) fn status(
     state: &State,
     detection: Option<DetectionState>,
+    enforcers: Vec<EnforcerState>,
     boot: &str,
 ) -> NodeReportStatus {
-    let enforcer = |name: &str, available| EnforcerState {
-        name: name.to_owned(),
-        available,
-        reason: match available {
-            true => String::new(),
-            false => NOT_USED.to_owned(),
-        },
-    };
-    let names = [
-        ("Seccomp", true),
-        ("Landlock", false),
-        ("Caps", false),
-        ("AppArmor", false),
-        ("BPF", false),
-    ];
     NodeReportStatus {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: boot.to_owned(),
         observed_version: state.index.version.to_string(),
         renew_time: Timestamp::now().strftime("%FT%TZ").to_string(),
-        enforcers: names
-            .map(|(name, available)| enforcer(name, available))
-            .into(),
+        enforcers,
         profiles: state.profiles(),
         detection,
         behaviors: match &state.recorder {
@@ -104,7 +86,7 @@ pub(crate) fn profile(client: &Client, key: &ObjectKey) -> Result<Value, ApiErro
 }
 
 /// Returns true if a policy exists whose profile has this name, for pods of this namespace. One that is being deleted
-/// counts as deleted.
+/// counts as deleted, and so does one on which another installation acts: its agents confine the pod.
 pub(crate) fn has_policy(
     client: &Client,
     profile: &str,
@@ -131,7 +113,7 @@ pub(crate) fn has_policy(
         };
         let definition = Definition::of_kind(scope.kind()).expect("the kind is in the table");
         match client.get(&Resource::of(definition), &key) {
-            Ok(policy) if policy["metadata"]["deletionTimestamp"].is_null() => return Ok(true),
+            Ok(policy) if is_enforced(&policy, installation) => return Ok(true),
             Ok(_) => {}
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(error),
@@ -139,6 +121,17 @@ pub(crate) fn has_policy(
     }
     // The mark of another installation: its policies are not known here.
     Ok(!is_ours)
+}
+
+/// Returns true if the policy is not being deleted, and this installation acts on it or may still claim it.
+fn is_enforced(policy: &Value, installation: &str) -> bool {
+    let status = &policy["status"];
+    let claim = status["installation"].as_str().unwrap_or_default();
+    let inactive = inactive_condition(installation);
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    policy["metadata"]["deletionTimestamp"].is_null()
+        && (claim.is_empty() || claim == installation)
+        && !conditions.any(|condition| condition["type"] == *inactive)
 }
 
 /// A metric: name, kind, help, and its value.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apiserver::Client;
+use kinds::EnforcerState;
 use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
@@ -20,7 +21,7 @@ use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
-use crate::{Settings, chain, detect, event_writer, observe, report};
+use crate::{Settings, chain, detect, enforcers, event_writer, observe, report};
 
 /// Order among the plug-ins of a runtime: late, so that nothing changes the filter afterwards.
 const INDEX: u8 = 90;
@@ -73,6 +74,8 @@ pub struct Parts {
     pub behavior: Option<Behavior>,
     /// Enforces in the containers of every runtime, if the agent uses it.
     pub kernel: Option<Arc<dyn KernelEnforcer>>,
+    /// Every enforcer, as this process has found it by trying.
+    pub enforcers: Vec<EnforcerState>,
 }
 
 /// Runs an agent, until `stop` says something. `say` gets messages for people.
@@ -196,6 +199,14 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
             Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         write_index(agent);
+        let enforcers = || {
+            enforcers::states(
+                &agent.enforcers,
+                agent.kernel.enforcers(),
+                &agent.settings,
+                boot,
+            )
+        };
         let now = Instant::now();
         let mut state = agent.state();
         state.forget_ended(now);
@@ -204,9 +215,13 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
             continue;
         }
         state.is_changed = false;
+        drop(state);
+        // A file is read for it.
+        let enforcers = enforcers();
+        let state = agent.state();
         let detection = agent.detection.as_ref();
         let detection = detection.map(|detection| detection.report(&state.detection));
-        let status = report::status(&state, detection, boot);
+        let status = report::status(&state, detection, enforcers, boot);
         drop(state);
         let written = report::write(client, &agent.settings.node, &status);
         let mut state = agent.state();

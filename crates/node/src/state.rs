@@ -12,6 +12,7 @@ use crate::behavior::Recorder;
 use crate::detect::Known;
 use crate::filter::Filter;
 use crate::index::{Entry, Index, Undecided};
+use crate::late::CHECKED;
 use crate::names::{Named, Names};
 use crate::queue::{Mark, Wanted};
 use crate::store::{Body, Record, policy_name};
@@ -75,6 +76,8 @@ pub(crate) struct State {
     pub(crate) records: HashMap<String, Record>,
     /// Containers between creation and start, by id.
     pub(crate) expected: HashMap<String, Expected>,
+    /// Containers that go on without an answer in time, by id, and why they count as not confined.
+    pub(crate) opened_late: HashMap<String, &'static str>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
     /// When an answer to the runtime last waited in vain for a policy of a namespace. No policy has come since.
@@ -147,6 +150,7 @@ impl State {
     /// Takes a container out that has ended. Returns true if it was known.
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
+        self.opened_late.remove(id);
         self.unobserved.remove(id);
         if let Some(recorder) = &self.recorder {
             recorder.end(id);
@@ -202,6 +206,8 @@ impl State {
             }
         }
         self.expected.clear();
+        let seen = &self.seen;
+        self.opened_late.retain(|id, _| seen.contains_key(id));
         let gone = self
             .records
             .keys()
@@ -404,7 +410,11 @@ impl State {
                 continue;
             }
             let mut reasons = Vec::new();
+            let mut is_late = false;
             match self.records.get(id) {
+                _ if self.opened_late.contains_key(id) => {
+                    reasons.extend(self.opened_late.get(id).map(|&reason| reason.to_owned()));
+                }
                 None => reasons.push("it ran before the agent or the policy".to_owned()),
                 Some(record)
                     if record.name != entry.key.name || record.namespace != entry.key.namespace =>
@@ -417,11 +427,16 @@ impl State {
                 Some(record) => {
                     reasons.clone_from(&record.gaps);
                     add(&mut state.reasons, record.notes.clone());
+                    is_late = record.is_late;
                 }
             }
-            match reasons.is_empty() {
-                true => state.enforced += 1,
-                false => state.unprotected += 1,
+            match (reasons.is_empty(), is_late) {
+                (true, false) => state.enforced += 1,
+                (true, true) => {
+                    state.late += 1;
+                    reasons.push(CHECKED.to_owned());
+                }
+                (false, _) => state.unprotected += 1,
             }
             add(&mut state.reasons, reasons);
         }

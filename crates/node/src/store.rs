@@ -60,6 +60,9 @@ pub(crate) struct Record {
     /// Hash of the policy.
     pub(crate) hash: String,
     pub(crate) way: Way,
+    /// That it is confined was found only after it had begun.
+    #[serde(default)]
+    pub(crate) is_late: bool,
     /// What of the policy is not enforced.
     pub(crate) gaps: Vec<String>,
     /// What a reader of the report has to know besides.

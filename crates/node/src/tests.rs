@@ -44,6 +44,7 @@ pub(crate) fn agent(folder: &Path) -> Agent {
         violations: None,
         behavior: None,
         kernel: None,
+        enforcers: Vec::new(),
     };
     Agent::new(settings(folder), parts, Arc::new(|_| ())).unwrap()
 }
@@ -73,7 +74,7 @@ pub(crate) fn body(policy: &str) -> Body {
     }
 }
 
-fn container(filter: Option<LinuxSeccomp>) -> Container {
+pub(crate) fn container(filter: Option<LinuxSeccomp>) -> Container {
     Container {
         id: "c1".to_owned(),
         name: "app".to_owned(),
@@ -85,28 +86,33 @@ fn container(filter: Option<LinuxSeccomp>) -> Container {
     }
 }
 
-fn create(agent: &Agent, pod: &PodSandbox) -> Answer {
+/// Gives an agent the policy of `p`.
+pub(crate) fn put_body(agent: &Agent) {
+    agent.state().bodies.insert(key("p"), body(POLICY));
+}
+
+pub(crate) fn create(agent: &Agent, pod: &PodSandbox) -> Answer {
     agent.handle(&Event::CreateContainer(Box::new((
         pod.clone(),
         container(None),
     ))))
 }
 
-fn start(agent: &Agent, pod: &PodSandbox, filter: Option<LinuxSeccomp>) -> Answer {
+pub(crate) fn start(agent: &Agent, pod: &PodSandbox, filter: Option<LinuxSeccomp>) -> Answer {
     agent.handle(&Event::StartContainer(Box::new((
         pod.clone(),
         container(filter),
     ))))
 }
 
-fn refusal(answer: Answer) -> String {
+pub(crate) fn refusal(answer: Answer) -> String {
     match answer {
         Answer::Refuse(text) => text,
         other => panic!("{other:?}"),
     }
 }
 
-fn filter_of(answer: Answer) -> LinuxSeccomp {
+pub(crate) fn filter_of(answer: Answer) -> LinuxSeccomp {
     match answer {
         Answer::Adjust(adjustment) => adjustment.linux.unwrap().seccomp_policy.unwrap(),
         other => panic!("{other:?}"),
@@ -241,7 +247,7 @@ fn the_next_agent_decides_and_reports_as_the_one_before_without_an_api_server() 
     filter_of(create(&agent, &web_pod));
     // An index from the disk says nothing about what was seen.
     assert_eq!(
-        report::status(&agent.state(), None, "b").observed_version,
+        report::status(&agent.state(), None, Vec::new(), "b").observed_version,
         "0"
     );
     agent.handle(&Event::StopContainer(Box::new((web_pod, running))));
@@ -437,63 +443,4 @@ fn an_agent_that_has_lost_the_runtime_reports_nothing_and_is_not_healthy() {
     assert_eq!(works(), (true, true));
     agent.disconnect();
     assert_eq!(works(), (false, false));
-}
-
-#[test]
-fn a_mark_blocks_a_pod_while_its_policy_exists_or_is_not_known_to_be_deleted() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = Arc::new(agent(folder.path()));
-    take(&agent, Change::Listed);
-    let server = apiserver::fake::FakeApiserver::start().unwrap();
-    let client = apiserver::Client::new(&server.access(), "agent").unwrap();
-    let root = "/apis/crd.varmor.org/v1beta1";
-    let path = format!("{root}/namespaces/demo/varmorpolicies/web");
-    server.put(
-        &path,
-        json!({ "metadata": { "name": "web", "namespace": "demo" } }),
-    );
-    let of_fetch = Arc::clone(&agent);
-    std::thread::spawn(move || crate::profiles::ask(&of_fetch, &client));
-    let marked = |name: &str, profile: &str| {
-        let mut pod = pod(name, &[]);
-        let mark = format!("{}{profile}", kinds::annotations::OF_POLICY);
-        pod.annotations.insert(mark, "target".to_owned());
-        pod
-    };
-    // The policy exists, and its profile is not here yet.
-    let text = refusal(create(&agent, &marked("one", "varmor-demo-web")));
-    assert!(text.contains("no ArmorProfile varmor-demo-web"), "{text}");
-    // Nobody answers: that does not mean that the policy is gone.
-    server.remove(&path);
-    server.fail(1);
-    std::thread::sleep(crate::state::PAUSE);
-    refusal(create(&agent, &marked("two", "varmor-demo-web")));
-    std::thread::sleep(crate::state::PAUSE);
-    assert_eq!(
-        create(&agent, &marked("three", "varmor-demo-web")),
-        Answer::Accept
-    );
-    assert_eq!(
-        start(&agent, &marked("three", "varmor-demo-web"), None),
-        Answer::Accept
-    );
-    let all = "varmor-cluster-tollgate-all";
-    assert_eq!(create(&agent, &marked("four", all)), Answer::Accept);
-    assert_eq!(agent.state().profiles(), []);
-    // Policies of another installation are not known here.
-    refusal(create(&agent, &marked("five", "varmor-cluster-other-all")));
-    // A policy that is being deleted is deleted; one that comes again is not.
-    let deleted = json!({ "metadata": { "name": "web", "namespace": "demo",
-        "deletionTimestamp": "2026-01-01T00:00:00Z" } });
-    server.put(&path, deleted);
-    std::thread::sleep(crate::state::PAUSE);
-    assert_eq!(
-        create(&agent, &marked("six", "varmor-demo-web")),
-        Answer::Accept
-    );
-    server.put(
-        &path,
-        json!({ "metadata": { "name": "web", "namespace": "demo" } }),
-    );
-    refusal(create(&agent, &marked("seven", "varmor-demo-web")));
 }

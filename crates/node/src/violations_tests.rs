@@ -56,6 +56,7 @@ fn record() -> Record {
         name: "p".to_owned(),
         hash: String::new(),
         way: crate::store::Way::Runtime,
+        is_late: false,
         gaps: Vec::new(),
         notes: Vec::new(),
     }

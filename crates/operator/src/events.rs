@@ -12,40 +12,63 @@ const OF_CLUSTER: &str = "default";
 /// Maximum length in bytes of a note, which the API server limits.
 const MAX_NOTE: usize = 1000;
 
-/// The condition that says whether a policy is enforced.
-fn ready(status: Option<&PolicyStatus>) -> Option<&Condition> {
+/// Conditions whose changes are Events.
+const TOLD: [&str; 2] = ["Ready", "WorkloadsUpdated"];
+
+fn find<'s>(status: Option<&'s PolicyStatus>, kind: &str) -> Option<&'s Condition> {
     let mut conditions = status?.conditions.iter();
-    conditions.find(|condition| condition.kind == "Ready")
+    conditions.find(|condition| condition.kind == kind)
 }
 
-/// The Event of a change of readiness; `None` if it has not changed.
+/// The Events of a change of status: that the policy is enforced, and that its workloads are restarted.
 pub(crate) fn of_change(
     policy: &PolicyObject,
     status: &PolicyStatus,
     instance: &str,
-) -> Option<Value> {
-    let now = ready(Some(status))?;
-    let before = ready(policy.status.as_ref());
-    let is_same = |before: &Condition| before.status == now.status && before.reason == now.reason;
-    if before.is_some_and(is_same) {
-        return None;
-    }
-    let mut note = match now.message.is_empty() {
-        true => format!("Ready is {:?}", now.status),
-        false => now.message.clone(),
+) -> Vec<Value> {
+    let told = TOLD.iter().filter_map(|kind| {
+        let now = find(Some(status), kind)?;
+        let before = find(policy.status.as_ref(), kind);
+        let is_same =
+            |before: &Condition| before.status == now.status && before.reason == now.reason;
+        (!before.is_some_and(is_same)).then(|| of_condition(policy, now, instance))
+    });
+    told.collect()
+}
+
+fn of_condition(policy: &PolicyObject, now: &Condition, instance: &str) -> Value {
+    let note = match now.message.is_empty() {
+        true => format!("{} is {:?}", now.kind, now.status),
+        false => cut(&now.message),
     };
-    while note.len() > MAX_NOTE {
-        note.pop();
-    }
     let reason = match now.reason.is_empty() {
-        true => "Ready",
+        true => &now.kind,
         false => &now.reason,
     };
     let kind = match now.status {
         ConditionStatus::False => "Warning",
         ConditionStatus::True | ConditionStatus::Unknown => "Normal",
     };
-    Some(event(regarding(policy), [kind, reason, &note], instance))
+    event(regarding(policy), [kind, reason, &note], instance)
+}
+
+/// The Event of a policy on which another installation acts.
+pub(crate) fn of_inactive(policy: &PolicyObject, condition: &Condition, instance: &str) -> Value {
+    let note = cut(&condition.message);
+    event(
+        regarding(policy),
+        ["Warning", &condition.reason, &note],
+        instance,
+    )
+}
+
+/// A text that is no longer than a note may be.
+fn cut(text: &str) -> String {
+    let mut note = text.to_owned();
+    while note.len() > MAX_NOTE {
+        note.pop();
+    }
+    note
 }
 
 /// The Event of a profile that was written for a policy.
@@ -57,6 +80,18 @@ pub(crate) fn of_profile(policy: &PolicyObject, profile: &DesiredProfile, instan
     event(regarding(policy), text, instance)
 }
 
+/// The Event of a profile that goes, and whose marks stay in workloads.
+pub(crate) fn of_marks_left(release: &Release, cause: &str, instance: &str) -> Value {
+    let note = cut(&format!(
+        "the marks of the profile stay in the templates of workloads: {cause}"
+    ));
+    event(
+        of_profile_object(release),
+        ["Warning", "MarksLeft", &note],
+        instance,
+    )
+}
+
 /// The Event of a profile that is gone.
 pub(crate) fn of_release(release: &Release, instance: &str) -> Value {
     let (kind, note) = match release.is_seen {
@@ -66,15 +101,23 @@ pub(crate) fn of_release(release: &Release, instance: &str) -> Value {
             "not all nodes have seen the deletion in two minutes: those that are late confine by it until they do",
         ),
     };
+    event(
+        of_profile_object(release),
+        [kind, "ProfileDeleted", note],
+        instance,
+    )
+}
+
+/// A reference to a profile that goes.
+fn of_profile_object(release: &Release) -> Value {
     let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
-    let regarding = json!({
+    json!({
         "apiVersion": definition.api_version(),
         "kind": "ArmorProfile",
         "name": release.key.name,
         "namespace": release.key.namespace,
         "uid": release.uid,
-    });
-    event(regarding, [kind, "ProfileDeleted", note], instance)
+    })
 }
 
 /// A reference to a policy.

@@ -9,6 +9,7 @@ mod lease;
 pub mod manifests;
 mod metrics;
 mod operator;
+mod restarts;
 mod silence;
 mod sources;
 #[cfg(test)]

@@ -53,6 +53,9 @@ struct ManifestOptions {
     /// Have agents observe the containers of policies in the mode BehaviorModeling, with the capabilities that this needs
     #[arg(long)]
     behavior_modeling: bool,
+    /// Have the operator restart existing workloads of policies with updateExistingWorkloads, with the right that this needs
+    #[arg(long)]
+    update_workloads: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -72,6 +75,9 @@ struct Run {
     /// Take policies in the mode BehaviorModeling: agents run with --behavior-modeling, too
     #[arg(long)]
     behavior_modeling: bool,
+    /// Restart existing workloads of policies with updateExistingWorkloads, one at a time
+    #[arg(long)]
+    update_workloads: bool,
     /// Address of the API server (default: the one that a pod gets from Kubernetes)
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -117,6 +123,7 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         events: options.events,
         violations: options.violations,
         behavior_modeling: options.behavior_modeling,
+        update_workloads: options.update_workloads,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);
@@ -154,6 +161,7 @@ fn main() -> ExitCode {
             };
             let settings = Settings {
                 behavior_modeling: run.behavior_modeling,
+                update_workloads: run.update_workloads,
                 ..Settings::new(&namespace, &name)
             };
             let operator = Operator::new(client, settings);

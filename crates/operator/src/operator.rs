@@ -9,14 +9,15 @@ use std::{io, mem};
 
 use apiserver::{ApiError, Client};
 use cluster::artifacts::ArtifactId;
-use cluster::{Cluster, Event, ObjectKind, PolicyId};
+use cluster::{Cluster, Event, ObjectKind, PolicyId, Release};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::Metrics;
+use crate::restarts::Restarts;
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
-use crate::writer::Writer;
+use crate::writer::{Writer, Written};
 
 /// Events that wait at most. A thread that has more waits, and with it its connection.
 const QUEUE: usize = 1024;
@@ -45,6 +46,10 @@ pub struct Settings {
     pub behavior_modeling: bool,
     /// Least time between two writes of a model whose run is not over.
     pub model_pause: Duration,
+    /// Restart existing workloads of policies that ask for it.
+    pub update_workloads: bool,
+    /// Least time between two restarts for a policy.
+    pub restart_pause: Duration,
 }
 
 impl Settings {
@@ -59,6 +64,8 @@ impl Settings {
             silence: cluster::SILENCE,
             behavior_modeling: false,
             model_pause: Duration::from_secs(15),
+            update_workloads: false,
+            restart_pause: Duration::from_secs(5),
         }
     }
 }
@@ -126,7 +133,9 @@ impl Operator {
             sources.start(source).map_err(OperatorError::Thread)?;
         }
         let round = Round {
-            cluster: Cluster::new(namespace, modeling),
+            cluster: Cluster::new(namespace, modeling)
+                .with_workload_updates(self.settings.update_workloads),
+            restarts: Restarts::new(self.client.clone(), self.settings.restart_pause),
             writer: Writer::new(self.client.clone(), namespace, identity),
             models_written: BTreeMap::new(),
             sources,
@@ -159,6 +168,7 @@ struct Round<'a> {
     written: BTreeMap<PolicyId, Instant>,
     /// When its model was written.
     models_written: BTreeMap<PolicyId, Instant>,
+    restarts: Restarts,
     silences: Silences,
     settings: &'a Settings,
     metrics: &'a Metrics,
@@ -185,6 +195,7 @@ impl Round<'_> {
             self.watch_what_is_needed()?;
             self.write(renewal, say);
             self.write_artifacts(renewal, say);
+            self.restart(renewal, say);
         }
     }
 
@@ -302,17 +313,21 @@ impl Round<'_> {
             }
             self.written.insert(id.clone(), Instant::now());
             Metrics::add(&self.metrics.writes);
-            let written = self
-                .writer
-                .write(&self.cluster, &id)
-                .and_then(|()| self.write_model(&id));
-            if let Err(error) = written {
-                Metrics::add(&self.metrics.errors);
-                say(format!(
-                    "cannot write the profile, model or status of {}: {error}",
-                    id.key
-                ));
-                self.pending.insert(id);
+            let written = self.writer.write(&self.cluster, &id);
+            let written = written.and_then(|written| self.write_model(&id).map(|()| written));
+            match written {
+                Ok(Written::All) => {}
+                Ok(Written::Conflict) => {
+                    self.pending.insert(id);
+                }
+                Err(error) => {
+                    Metrics::add(&self.metrics.errors);
+                    say(format!(
+                        "cannot write the profile, model or status of {}: {error}",
+                        id.key
+                    ));
+                    self.pending.insert(id);
+                }
             }
         }
         self.let_go(say);
@@ -335,6 +350,21 @@ impl Round<'_> {
         Ok(())
     }
 
+    /// Restarts workloads that ran before their policies.
+    fn restart(&mut self, renewal: Instant, say: &mut impl FnMut(String)) {
+        if !self.settings.update_workloads {
+            return;
+        }
+        let (events, failures) = self.restarts.step(&self.cluster, renewal);
+        for event in events {
+            self.cluster.apply(event);
+        }
+        for failure in failures {
+            Metrics::add(&self.metrics.errors);
+            say(failure);
+        }
+    }
+
     /// Deletes profiles whose policies are gone, and lets those go that all nodes have seen deleted.
     fn let_go(&mut self, say: &mut impl FnMut(String)) {
         for (key, uid) in self.cluster.orphans() {
@@ -348,10 +378,35 @@ impl Round<'_> {
             since.is_some_and(|since| now.duration_since(since) > DELETION)
         };
         for release in self.cluster.released(is_overdue) {
+            let key = &release.key;
+            match self.undo_restarts(&release) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    say(format!(
+                        "cannot take the marks of {key} out of workloads: {error}"
+                    ));
+                    continue;
+                }
+            }
             if let Err(error) = self.writer.release(&release) {
-                let key = &release.key;
                 say(format!("cannot let the profile {key} go: {error}"));
             }
+        }
+    }
+
+    /// Takes the marks of a profile that goes out of workloads. Returns true when there is none left, or when the operator may
+    /// not change workloads: the marks of a policy that does not exist say nothing to nodes.
+    fn undo_restarts(&self, release: &Release) -> Result<bool, ApiError> {
+        if release.restarted.is_none() || !self.settings.update_workloads {
+            return Ok(true);
+        }
+        match self.restarts.undo(release) {
+            Err(error) if error.code() == Some(403) => {
+                self.writer.note_marks_left(release, &error);
+                Ok(true)
+            }
+            other => other,
         }
     }
 }

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::silence::Silences;
 
+mod claims;
 mod modeling;
+mod restarts;
 
 const POLICY: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/varmorpolicies/web";
 const PROFILE: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/armorprofiles/varmor-demo-web";
@@ -161,28 +163,6 @@ fn a_wrong_change_leaves_the_profile_in_force_and_a_deleted_policy_takes_it_alon
     assert_eq!(server.get(PROFILE).unwrap()["spec"], before["spec"]);
     server.remove(POLICY);
     wait(&server, PROFILE, Value::is_null);
-}
-
-#[test]
-fn a_profile_of_another_program_is_not_touched() {
-    let server = FakeApiserver::start().unwrap();
-    let theirs = json!({ "metadata": { "name": "varmor-demo-web", "namespace": "demo" }, "spec": {
-        "target": { "kind": "Deployment", "name": "web" }, "updateExistingWorkloads": false,
-        "behaviorModeling": { "enable": false, "duration": 0 },
-        "profile": { "name": "varmor-demo-web", "enforcer": "BPF", "mode": "enforce" } } });
-    server.put(PROFILE, theirs.clone());
-    start(&server, settings("one"));
-    server.put(POLICY, simple());
-    wait(&server, POLICY, |object| {
-        ready(object)["reason"] == "OtherInstallation"
-    });
-    assert_eq!(server.get(PROFILE).unwrap()["spec"], theirs["spec"]);
-    server.remove(POLICY);
-    thread::sleep(Duration::from_millis(500));
-    assert!(
-        server.get(PROFILE).is_some(),
-        "it is deleted by whom it belongs to"
-    );
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use apiserver::{ApiError, Client, Resource};
 use cluster::artifacts::ArtifactId;
 use cluster::{
-    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyId, Release,
-    keep_condition_times, keep_times,
+    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyClaim, PolicyId, Release,
+    inactive_condition, keep_condition_times, keep_times,
 };
 use jiff::Timestamp;
 use kinds::annotations::MODELING;
@@ -16,6 +16,14 @@ use crate::events;
 
 /// Label of everything that the operator makes.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// Whether everything was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    All,
+    /// Somebody has changed the policy meanwhile. It is to be tried again with what it is now.
+    Conflict,
+}
 
 pub(crate) struct Writer {
     client: Client,
@@ -33,18 +41,27 @@ impl Writer {
         }
     }
 
-    /// Writes what a policy needs. A policy that is gone needs nothing; its profile is an orphan then.
+    /// Writes what a policy needs. A policy that is gone needs nothing; its profile is an orphan then. A policy on which another
+    /// installation acts gets a condition that says so, and nothing else.
     ///
     /// # Errors
     ///
     /// If the API server refuses. It is to be tried again.
-    pub(crate) fn write(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {
+    pub(crate) fn write(&self, cluster: &Cluster, id: &PolicyId) -> Result<Written, ApiError> {
         let Some(policy) = cluster.policy(id) else {
-            return Ok(());
+            return Ok(Written::All);
         };
         // A policy that is being deleted gets no new profile.
         if policy.metadata.deletion_timestamp.is_some() {
-            return Ok(());
+            return Ok(Written::All);
+        }
+        let claim = cluster.claim(id);
+        if let PolicyClaim::Other(_) = claim {
+            return self.write_inactive(policy, cluster.inactive(id));
+        }
+        // Of a free policy, the status is the claim: it comes before the profile.
+        if claim == PolicyClaim::Free && self.write_status(cluster, id)? == Written::Conflict {
+            return Ok(Written::Conflict);
         }
         if let Ok(profile) = cluster.profile(id)
             && !cluster.is_written(&profile)
@@ -54,32 +71,105 @@ impl Writer {
             let event = events::of_profile(policy, &profile, &self.identity);
             events::write(&self.client, &event)?;
         }
-        let Some(mut status) = cluster.status(id) else {
-            return Ok(());
-        };
-        keep_times(
-            &mut status,
-            policy.status.as_ref(),
-            &Timestamp::now().strftime("%FT%TZ").to_string(),
-        );
-        if policy.status.as_ref() != Some(&status) {
-            self.write_status(policy, &status)?;
+        if claim == PolicyClaim::Free {
+            // What is known of the policy is older than what was just written.
+            return Ok(Written::All);
         }
-        self.write_profile_status(cluster, id)
+        if self.write_status(cluster, id)? == Written::Conflict {
+            return Ok(Written::Conflict);
+        }
+        self.write_profile_status(cluster, id)?;
+        Ok(Written::All)
     }
 
-    fn write_status(&self, policy: &PolicyObject, status: &PolicyStatus) -> Result<(), ApiError> {
-        let resource = resource(&policy.kind);
+    /// Writes the status of a policy if it differs, and if nobody has changed the policy since: its claim may be another
+    /// installation's now.
+    fn write_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<Written, ApiError> {
+        let (Some(policy), Some(mut status)) = (cluster.policy(id), cluster.status(id)) else {
+            return Ok(Written::All);
+        };
+        let old = policy.status.as_ref();
+        keep_times(&mut status, old, &now());
+        let mut others = old.map_or_else(Vec::new, |old| old.conditions.clone());
+        let was_inactive = self.own_condition(policy).is_some();
+        others.retain(|one| !cluster::CONDITIONS.contains(&&*one.kind));
+        let mut whole = status.clone();
+        whole.conditions.extend(others);
+        let is_same = old.is_some_and(|old| is_same(old, &whole));
+        if !is_same {
+            let written = self.apply_status(&self.client, policy, json!(status))?;
+            if written == Written::Conflict {
+                return Ok(written);
+            }
+            for event in events::of_change(policy, &status, &self.identity) {
+                events::write(&self.client, &event)?;
+            }
+        }
+        if is_same && was_inactive {
+            return self.apply_status(&self.inactive_client(), policy, json!({}));
+        }
+        Ok(Written::All)
+    }
+
+    /// Says by a condition that this installation does not act on a policy, under a name of its own as a writer, so that
+    /// nothing of the other one's status is changed.
+    fn write_inactive(
+        &self,
+        policy: &PolicyObject,
+        condition: Option<Condition>,
+    ) -> Result<Written, ApiError> {
+        let Some(mut condition) = condition else {
+            return Ok(Written::All);
+        };
+        let before = self.own_condition(policy);
+        let known: Vec<Condition> = before.into_iter().cloned().collect();
+        keep_condition_times(std::slice::from_mut(&mut condition), &known, &now());
+        if before == Some(&condition) {
+            return Ok(Written::All);
+        }
+        let mut status = json!({ "conditions": [condition] });
+        if policy.status.is_none() {
+            // The definition requires both.
+            status["profileName"] = json!("");
+            status["ready"] = json!(false);
+        }
+        let written = self.apply_status(&self.inactive_client(), policy, status)?;
+        if written == Written::All && before.is_none() {
+            let event = events::of_inactive(policy, &condition, &self.identity);
+            events::write(&self.client, &event)?;
+        }
+        Ok(written)
+    }
+
+    /// The condition of a policy by which this installation has said that it does not act.
+    fn own_condition<'p>(&self, policy: &'p PolicyObject) -> Option<&'p Condition> {
+        let kind = inactive_condition(&self.installation);
+        let status = policy.status.as_ref()?;
+        status.conditions.iter().find(|one| one.kind == kind)
+    }
+
+    fn inactive_client(&self) -> Client {
+        let name = format!("tollgate-operator-{}", self.installation);
+        self.client.with_manager(&name)
+    }
+
+    fn apply_status(
+        &self,
+        client: &Client,
+        policy: &PolicyObject,
+        status: Value,
+    ) -> Result<Written, ApiError> {
+        let mut metadata = name(&policy.key());
+        metadata["resourceVersion"] = json!(policy.metadata.resource_version);
         let object = json!({
             "apiVersion": policy.api_version,
             "kind": policy.kind,
-            "metadata": name(&policy.key()),
+            "metadata": metadata,
             "status": status,
         });
-        unless_gone(self.client.apply_status(&resource, &object))?;
-        match events::of_change(policy, status, &self.identity) {
-            Some(event) => events::write(&self.client, &event),
-            None => Ok(()),
+        match client.apply_status(&resource(&policy.kind), &object) {
+            Err(error) if error.code() == Some(409) => Ok(Written::Conflict),
+            other => unless_gone(other).map(|()| Written::All),
         }
     }
 
@@ -90,7 +180,7 @@ impl Writer {
     /// If the API server refuses. It is to be tried again.
     pub(crate) fn write_model(&self, model: &DesiredModel) -> Result<bool, ApiError> {
         let mut status = model.status.clone();
-        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        let now = now();
         keep_model_times(&mut status, model.stored.as_ref(), &now);
         let is_status_new =
             model.stored.as_ref().map(without_times) != Some(without_times(&status));
@@ -143,7 +233,7 @@ impl Writer {
         };
         let old = cluster.stored_artifact_status(id);
         let conditions = old.map_or(&[][..], |old| &old.conditions);
-        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        let now = now();
         keep_condition_times(&mut status.conditions, conditions, &now);
         if old == Some(&status) {
             return Ok(());
@@ -220,6 +310,12 @@ impl Writer {
         Ok(())
     }
 
+    /// Writes an Event: marks of a profile that goes stay in workloads. A namespace that is being deleted takes none.
+    pub(crate) fn note_marks_left(&self, release: &Release, error: &ApiError) {
+        let event = events::of_marks_left(release, &error.to_string(), &self.identity);
+        let _ = events::write(&self.client, &event);
+    }
+
     /// Deletes a profile whose policy is gone.
     ///
     /// # Errors
@@ -249,6 +345,23 @@ fn without_times(status: &ModelStatus) -> ModelStatus {
         nothing_new_seconds: 0,
         ..status.clone()
     }
+}
+
+/// The time, as conditions have it.
+fn now() -> String {
+    Timestamp::now().strftime("%FT%TZ").to_string()
+}
+
+/// Returns true if two statuses are the same but for the order of their conditions.
+fn is_same(one: &PolicyStatus, other: &PolicyStatus) -> bool {
+    let sorted = |status: &PolicyStatus| {
+        let mut status = status.clone();
+        status
+            .conditions
+            .sort_by(|one, other| one.kind.cmp(&other.kind));
+        status
+    };
+    sorted(one) == sorted(other)
 }
 
 fn definition(kind: &str) -> &'static Definition {

@@ -32,8 +32,13 @@ impl Cluster {
     }
 
     fn operator(&self, name: &str) -> Running {
+        self.operator_of("tollgate", name, &[])
+    }
+
+    fn operator_of(&self, namespace: &str, name: &str, more: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-operator"));
-        command.args(["run", "--namespace", "tollgate", "--name", name]);
+        command.args(["run", "--namespace", namespace, "--name", name]);
+        command.args(more);
         command.args(self.server.options());
         let log = self.folder.path().join(format!("operator-{name}.log"));
         Running::start(command, &log).expect("the program was built")
@@ -306,4 +311,178 @@ fn a_deleted_profile_stays_until_all_nodes_have_seen_it(cluster: &Cluster, polic
         })
         .then_some(())
     });
+}
+
+/// The installation that acts on each policy of the cluster, when the other one has said that it does not.
+fn owners(cluster: &Cluster, count: usize) -> Option<Vec<String>> {
+    let mut owners = Vec::new();
+    let listed = cluster.client.list(&of("VarmorClusterPolicy"), |policy| {
+        let status = &policy["status"];
+        let owner = status["installation"].as_str().unwrap_or_default();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let has = |kind: &str| conditions.iter().any(|one| one["type"] == kind);
+        let other = ["b", "a"][usize::from(owner == "b")];
+        if has("Ready") && has(&format!("{other}.tollgate.dev/Active")) {
+            owners.push(owner.to_owned());
+        }
+    });
+    listed.ok()?;
+    (owners.len() == count).then_some(owners)
+}
+
+/// Namespaces in which a policy of the cluster has a profile.
+fn profiles_of(cluster: &Cluster, policy: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let listed = cluster.client.list(&of("ArmorProfile"), |profile| {
+        if profile["metadata"]["ownerReferences"][0]["name"] == policy {
+            found.push(
+                profile["metadata"]["namespace"]
+                    .as_str()
+                    .expect("it has one")
+                    .to_owned(),
+            );
+        }
+    });
+    listed.expect("it is served");
+    found
+}
+
+#[test]
+fn of_two_installations_that_race_for_policies_exactly_one_acts_on_each() {
+    const COUNT: usize = 40;
+    let programs = programs!();
+    let cluster = Cluster::start(&programs);
+    let installed = cluster.server.install(&["demo", "a", "b"]);
+    installed.expect("the definitions are structural");
+    wait("the kind", || {
+        cluster.client.list(&of("VarmorClusterPolicy"), drop).ok()
+    });
+    let _running = ["a", "b"].map(|name| cluster.operator_of(name, name, &[]));
+    for number in 0..COUNT {
+        let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorClusterPolicy",
+            "metadata": { "name": format!("p{number}") },
+            "spec": { "target": { "kind": "Deployment", "selector": {} },
+                "policy": { "enforcer": "BPF", "mode": "RuntimeDefault" } } });
+        let applied = cluster.client.apply(&of("VarmorClusterPolicy"), &policy);
+        applied.expect("it is taken");
+    }
+    let first = wait("an owner of each", || owners(&cluster, COUNT));
+    let of_a = first.iter().filter(|owner| *owner == "a").count();
+    println!("{of_a} of {COUNT} are of the first installation");
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(
+        owners(&cluster, COUNT),
+        Some(first.clone()),
+        "nobody gives up"
+    );
+    for number in 0..COUNT {
+        let all = profiles_of(&cluster, &format!("p{number}"));
+        assert_eq!(all.len(), 1, "p{number}: {all:?}");
+    }
+    let (old, new) = match profiles_of(&cluster, "p0")[0].as_str() {
+        "a" => ("a", "b"),
+        _ => ("b", "a"),
+    };
+    let path = "/apis/crd.varmor.org/v1beta1/varmorclusterpolicies/p0/status?fieldManager=kubectl&force=true";
+    let patch = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorClusterPolicy",
+        "metadata": { "name": "p0" }, "status": { "profileName": "", "ready": false, "installation": new } });
+    let patched = cluster.client.attempt("PATCH", path, &[], Some(&patch));
+    patched.expect("the step that the reference names");
+    wait("the hand-over", || {
+        (profiles_of(&cluster, "p0") == [new]).then_some(())
+    });
+    let [active, inactive] = [new, old].map(|name| format!("{name}.tollgate.dev/Active"));
+    wait("the condition of the other one", || {
+        let policy = cluster
+            .client
+            .get(&of("VarmorClusterPolicy"), &key_of("", "p0"));
+        let conditions = policy.ok()?["status"]["conditions"].clone();
+        let conditions = conditions.as_array()?;
+        let is_quiet =
+            |one: &Value| one["type"] == *inactive && one["reason"] == "OtherInstallation";
+        let is_gone = conditions.iter().all(|one| one["type"] != *active);
+        (is_gone && conditions.iter().any(is_quiet)).then_some(())
+    });
+}
+
+/// Annotations of the pods of the deployment `web`.
+fn annotations(cluster: &Cluster) -> Value {
+    let deployments = Resource::new("apps", "v1", "deployments");
+    let found = cluster.client.get(&deployments, &key_of("demo", "web"));
+    let found = found.expect("it is there");
+    found["spec"]["template"]["metadata"]["annotations"].clone()
+}
+
+/// A deployment `web` without pods.
+fn add_deployment(cluster: &Cluster) {
+    let deployments = Resource::new("apps", "v1", "deployments");
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": "demo" },
+        "spec": { "replicas": 0, "selector": { "matchLabels": { "app": "web" } }, "template": {
+            "metadata": { "labels": { "app": "web" }, "annotations": { "own": "x" } },
+            "spec": { "containers": [{ "name": "app", "image": "x" }] } } } });
+    let applied = cluster
+        .client
+        .with_manager("tester")
+        .apply(&deployments, &deployment);
+    applied.expect("it is right");
+}
+
+#[test]
+fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_is_gone() {
+    let programs = programs!();
+    let cluster = Cluster::start(&programs);
+    let installed = cluster.server.install(&["demo", "tollgate"]);
+    installed.expect("the definitions are structural");
+    add_node(&cluster, "n1");
+    add_deployment(&cluster);
+    let mut asking = policy("Seccomp", "Deployment");
+    asking["spec"]["updateExistingWorkloads"] = json!(true);
+    let applied = wait("the kind", || {
+        cluster
+            .client
+            .with_manager("tester")
+            .apply(&of("VarmorPolicy"), &asking)
+            .ok()
+    });
+    let _operator = cluster.operator_of("tollgate", "one", &["--update-workloads"]);
+    let at = key_of("demo", "varmor-demo-web");
+    let profile = wait("the profile", || {
+        cluster.client.get(&of("ArmorProfile"), &at).ok()
+    });
+    let mut report = json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": "n1" } });
+    let made = cluster.client.apply(&of("NodeReport"), &report);
+    made.expect("it can be made");
+    report["status"] = json!({ "agentVersion": "1", "bootID": "", "observedVersion": profile["metadata"]["resourceVersion"],
+        "renewTime": jiff::Timestamp::now().to_string(), "profiles": [{ "namespace": "demo", "name": "varmor-demo-web",
+            "hash": profile["spec"]["profile"]["hash"], "containers": 1, "enforced": 0, "late": 0, "unprotected": 1 }] });
+    let written = cluster.client.apply_status(&of("NodeReport"), &report);
+    written.expect("it can be written");
+    wait("the restart", || {
+        let all = annotations(&cluster);
+        let is_whole = all["own"] == "x" && all["profile.tollgate.dev/varmor-demo-web"] == "target";
+        (is_whole && all["controller.varmor.org/restartedAt"].is_string()).then_some(())
+    });
+    let uid = applied["metadata"]["uid"].as_str().expect("it has one");
+    let deleted = cluster
+        .client
+        .delete(&of("VarmorPolicy"), &key_of("demo", "web"), uid);
+    deleted.expect("it is there");
+    let marked = wait("the deletion", || {
+        let profile = cluster.client.get(&of("ArmorProfile"), &at).ok()?;
+        (!profile["metadata"]["deletionTimestamp"].is_null()).then_some(profile)
+    });
+    assert_ne!(
+        annotations(&cluster),
+        json!({ "own": "x" }),
+        "the node has not seen it"
+    );
+    report["status"]["observedVersion"] = marked["metadata"]["resourceVersion"].clone();
+    report["status"]["renewTime"] = json!(jiff::Timestamp::now().to_string());
+    let written = cluster.client.apply_status(&of("NodeReport"), &report);
+    written.expect("it can be written");
+    wait("the end of the profile", || {
+        (deletion(&cluster) == Err(Some(404))).then_some(())
+    });
+    assert_eq!(annotations(&cluster), json!({ "own": "x" }));
 }

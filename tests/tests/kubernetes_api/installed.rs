@@ -23,6 +23,7 @@ pub(crate) fn installation() -> Installation {
         events: true,
         violations: true,
         behavior_modeling: true,
+        update_workloads: true,
     }
 }
 
@@ -155,6 +156,17 @@ impl Installed {
         self.client().attempt("GET", &path, &[], None)
     }
 
+    /// Has an installation act on a policy; returns the policy.
+    pub(crate) fn claim(&self, policy: &Value, installation: &str) -> Value {
+        let metadata = json!({ "name": policy["metadata"]["name"], "namespace": policy["metadata"]["namespace"] });
+        let status = json!({ "profileName": "", "ready": false, "installation": installation });
+        let claim = json!({ "apiVersion": policy["apiVersion"], "kind": policy["kind"], "metadata": metadata, "status": status });
+        let claimed = self
+            .client()
+            .apply_status(&of(text(&policy["kind"])), &claim);
+        claimed.unwrap_or_else(|error| panic!("{error}"))
+    }
+
     pub(crate) fn delete(&self, object: &Value) {
         let path = self.path(object, text(&object["metadata"]["name"]));
         let deleted = self.client().attempt("DELETE", &path, &[], None);
@@ -191,5 +203,21 @@ impl Installed {
         let path = self.folder().join(format!("token-of-{account}"));
         fs::write(&path, text(&made["status"]["token"])).expect("the folder is ours");
         path
+    }
+}
+
+/// The enforcers of a report: a seccomp filter was tried, and the others are those of `tollgate runtime`, which no pod has used.
+pub(crate) fn says_what_was_tried(enforcers: &Value) {
+    let all = enforcers.as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(all.len(), 5, "{enforcers}");
+    let (first, others) = all.split_first().expect("there are five");
+    assert_eq!(
+        (text(&first["name"]), &first["available"]),
+        ("Seccomp", &json!(true))
+    );
+    for other in others {
+        let is_open =
+            other["unknown"] == true || text(&other["reason"]).contains("--runtime-handler");
+        assert!(is_open && other["available"] == false, "{other}");
     }
 }

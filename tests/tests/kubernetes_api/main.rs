@@ -2,6 +2,7 @@
 //!
 //! `tests/cluster/build` builds Kubernetes and containerd into the cache.
 
+mod corpus;
 mod installed;
 mod marks;
 mod policies;

@@ -181,6 +181,15 @@ fn workloads_get_the_marks_that_the_library_computes_and_nothing_else() {
         let object: PolicyObject = serde_json::from_value(stored).expect("it is a policy");
         cluster.apply(Event::Policy(Box::new(object)));
     }
+    let other = policy(
+        "VarmorPolicy",
+        "of-another",
+        json!({ "kind": "Deployment", "selector": {} }),
+    );
+    let stored = installed.apply(&other).expect("it is right");
+    let claimed = installed.claim(&stored, "another");
+    let object: PolicyObject = serde_json::from_value(claimed).expect("it is a policy");
+    cluster.apply(Event::Policy(Box::new(object)));
     // Policies of admission and their parameters come into force some time after they were written.
     let marks = until(|| compare(&installed, &cluster)).unwrap_or_else(|error| panic!("{error}"));
     println!("{} workloads with {marks} marks", workloads().len());

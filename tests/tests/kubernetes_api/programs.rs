@@ -13,7 +13,7 @@ use e2e::{need_api_server, need_built, need_root, need_runtime, need_slow, progr
 use operator::manifests::{self, NODE, OPERATOR};
 use serde_json::{Value, json};
 
-use super::installed::{Installed, NAMESPACE, installation, key, of, text};
+use super::installed::{Installed, NAMESPACE, installation, key, of, says_what_was_tried, text};
 use super::read;
 
 const SLEEP: [&str; 3] = ["/bin/busybox", "sleep", "1000"];
@@ -419,6 +419,7 @@ fn operator_and_agent_need_no_right_but_those_of_the_manifests() {
     );
     is_by_the_agent(&event, "open");
     kubectl_shows_that_the_policy_is_ready(&node.installed);
+    says_what_was_tried(&status_of(&node)["enforcers"]);
     let logs = node.logs();
     assert!(
         !logs.contains("403") && !logs.contains("forbidden"),

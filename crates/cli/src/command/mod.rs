@@ -9,6 +9,7 @@ pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod enforce;
+pub(crate) mod enforcers;
 pub(crate) mod falco;
 pub(crate) mod generate;
 pub(crate) mod guard;

@@ -1,5 +1,6 @@
 //! Policies that the API server itself runs: no webhook, no certificate, no Secret.
 
+use cluster::inactive_condition;
 use kinds::MAX_NAME;
 use kinds::annotations::OF_POLICY;
 use serde_json::{Value, json};
@@ -202,6 +203,7 @@ fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> V
             "variables": [
                 { "name": "labels", "expression": "has(object.metadata.labels) ? object.metadata.labels : {}" },
                 { "name": "profile", "expression": profile },
+                { "name": "acts", "expression": acts(installation) },
             ],
             "matchConditions": [],
             "mutations": [{
@@ -210,6 +212,17 @@ fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> V
             }],
         },
     })
+}
+
+/// This installation acts on the policy, or none does yet. Marks of two installations may have the same name: who does not act
+/// leaves them alone.
+fn acts(installation: &Installation) -> String {
+    let namespace = &installation.namespace;
+    let inactive = inactive_condition(namespace);
+    format!(
+        "!has(params.status) || (!has(params.status.installation) || params.status.installation in ['', '{namespace}']) && \
+         (!has(params.status.conditions) || !params.status.conditions.exists(c, c.type == '{inactive}'))"
+    )
 }
 
 /// The target of the policy is this workload. A selector that nobody can read selects nothing: an agent has no profile for
@@ -252,7 +265,7 @@ fn patch(place: Place) -> String {
         Place::Template => "true",
     };
     format!(
-        "!({has_profile} && {is_place}) ? [] : ({IS_TARGET}) ? {metadata}{annotations} + \
+        "!({has_profile} && {is_place} && variables.acts) ? [] : ({IS_TARGET}) ? {metadata}{annotations} + \
          [JSONPatch{{op: 'add', path: {path}, value: 'target'}}] : ({is_marked}) ? \
          [JSONPatch{{op: 'remove', path: {path}}}] : []"
     )

@@ -31,6 +31,8 @@ pub struct Installation {
     /// Agents observe containers of policies in the mode BehaviorModeling. They need capabilities then, and the operator the right
     /// to write models.
     pub behavior_modeling: bool,
+    /// The operator restarts existing workloads of policies that ask for it. It needs the right to list and change workloads then.
+    pub update_workloads: bool,
 }
 
 /// All objects, in the order in which they can be applied.

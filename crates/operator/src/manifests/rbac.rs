@@ -26,7 +26,8 @@ pub struct Access {
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// Rights of the operator in the whole cluster. It may read no Secret and change no workload.
+/// Rights of the operator in the whole cluster. It may read no Secret, and change no workload but by
+/// [`OF_RESTARTER`].
 pub(crate) const OF_OPERATOR: [Access; 8] = [
     right(
         "crd.varmor.org",
@@ -97,6 +98,14 @@ pub(crate) const OF_MODELER: [Access; 2] = [
         "how far a model is",
     ),
 ];
+
+/// Rights of an operator that restarts workloads, in the whole cluster.
+pub(crate) const OF_RESTARTER: [Access; 1] = [right(
+    "apps",
+    &["deployments", "statefulsets", "daemonsets"],
+    &["list", "patch"],
+    "a restart is an annotation in the template of a workload, in whichever namespace a policy has some",
+)];
 
 /// Rights of the operator in its own namespace.
 pub(crate) const OF_LEADER: [Access; 2] = [
@@ -222,6 +231,9 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     let mut of_cluster_operator = OF_OPERATOR.to_vec();
     if installation.behavior_modeling {
         of_cluster_operator.extend(OF_MODELER);
+    }
+    if installation.update_workloads {
+        of_cluster_operator.extend(OF_RESTARTER);
     }
     let mut of_node = OF_NODE.to_vec();
     let mut more = Vec::new();

@@ -65,8 +65,15 @@ fn operator(installation: &Installation) -> Value {
         "--listen",
         format!("0.0.0.0:{PORT}")
     ]);
-    if let (true, Some(words)) = (installation.behavior_modeling, command.as_array_mut()) {
-        words.push(json!(MODELING));
+    let options = [
+        (installation.behavior_modeling, MODELING),
+        (installation.update_workloads, "--update-workloads"),
+    ];
+    for (_, option) in options.iter().filter(|(is_set, _)| *is_set) {
+        command
+            .as_array_mut()
+            .into_iter()
+            .for_each(|words| words.push(json!(option)));
     }
     let pod = json!({
         "serviceAccountName": OPERATOR,

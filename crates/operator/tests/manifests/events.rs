@@ -122,6 +122,7 @@ fn only_with_events_have_agents_the_right_and_the_option() {
             events,
             violations: events,
             behavior_modeling: events,
+            update_workloads: events,
         })
     };
     let find = |all: &[Value], kind: &str, name: &str| -> Value {

@@ -1,6 +1,7 @@
 //! The manifests with a real API server: it takes them, and each service account may do what it needs and no more.
 
 mod events;
+mod restarts;
 mod security;
 
 use std::process::Command;
@@ -340,6 +341,7 @@ impl Installed {
             events,
             violations: false,
             behavior_modeling: false,
+            update_workloads: events,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -389,6 +391,7 @@ fn an_agent_may_create_events_of_pods_as_its_own_node_and_nothing_more() {
     let programs = programs!();
     let installed = Installed::start(&programs, false, true);
     events::an_agent_creates_events_of_pods_as_its_own_node_alone(&installed.server);
+    restarts::the_operator_restarts_workloads(&installed.server, true);
 }
 
 #[test]
@@ -412,6 +415,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     applied.expect("the cluster is as this test made it");
     an_agent_writes_its_own_report_alone(&server, false);
     the_operator_changes_no_policy_and_reads_no_secret(&server);
+    restarts::the_operator_restarts_workloads(&server, false);
     workloads_are_marked(&server);
     an_author_of_pods_cannot_have_them_created_without_the_agent(&server);
 }
@@ -426,6 +430,7 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
         events: true,
         violations: true,
         behavior_modeling: true,
+        update_workloads: true,
     };
     manifests::write_chart(folder.path(), &installation)
         .expect("the cluster is as this test made it");

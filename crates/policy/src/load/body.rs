@@ -387,7 +387,10 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         allow: reader.switch(&fields, "allowViolations"),
         audit: true,
     };
-    if let Some(node) = fields.find("networkProxy") {
+    let proxy = fields.find("networkProxy");
+    // A proxy stands for the enforcers of addresses, which need no part of their own then.
+    let is_of_proxy = |kind: EnforcerKind| proxy.is_some() && OF_ADDRESSES.contains(&kind);
+    if let Some(node) = proxy {
         let rules = proxy::read(reader, node, "networkProxy", switches);
         policy.rules.extend(rules);
     }
@@ -397,7 +400,9 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     ];
     for (key, enforcer, raw_key) in parts {
         let part = fields.find(key);
-        if part.is_some() != policy.enforcers.contains(enforcer) {
+        let has_enforcer = policy.enforcers.contains(enforcer);
+        let is_alone = part.is_none() && has_enforcer && !is_of_proxy(enforcer);
+        if is_alone || part.is_some() && !has_enforcer {
             let message = format!("`{key}` and `enforcer: {enforcer}` have to come together");
             reader.problem(Code::Contradiction, &fields.location, message);
         }
@@ -416,7 +421,8 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         policy.profiles.extend(profile);
     }
     let has_part = |kind: &EnforcerKind| parts.iter().any(|(_, of_part, _)| of_part == kind);
-    for enforcer in policy.enforcers.iter().filter(|kind| !has_part(kind)) {
+    let lacks_part = |kind: &EnforcerKind| !has_part(kind) && !is_of_proxy(*kind);
+    for enforcer in policy.enforcers.iter().filter(lacks_part) {
         let message =
             format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
         reader.problem(Code::Contradiction, &fields.location, message);

@@ -129,3 +129,37 @@ fn nothing_of_an_allowed_address_is_lost() {
     let (_, found) = load_egress("allow", own_pod);
     assert_eq!(found, [], "everything is allowed");
 }
+
+/// A proxy stands for the enforcers of addresses, and these need no part of their own beside it.
+#[test]
+fn defense_in_depth_takes_the_rules_of_a_proxy_beside_profiles_or_alone() {
+    let profile = "{profileType: Custom, customProfile: '{\"defaultAction\": \"SCMP_ACT_ALLOW\"}'}";
+    let proxy = "networkProxy: {egress: {defaultAction: deny, rules: [{qualifiers: [allow], ip: 192.0.2.1}]}}";
+    let text = |enforcer: &str, parts: &str| {
+        format!(
+            "policy:\n  enforcer: {enforcer}\n  mode: DefenseInDepth\n  defenseInDepth: {{{parts}}}\n"
+        )
+    };
+    for (enforcer, parts) in [
+        ("NetworkProxy", proxy.to_owned()),
+        (
+            "SeccompNetworkProxy",
+            format!("{proxy}, seccomp: {profile}"),
+        ),
+    ] {
+        let (policies, found) = load("p.yaml", &text(enforcer, &parts));
+        assert_eq!(found, [], "{enforcer}");
+        let mut rules = policies[0].rules.iter();
+        assert!(rules.any(|rule| matches!(rule.restrictions[0], Restriction::OnlyPeers(_))));
+    }
+    // Without it they would do nothing.
+    for (enforcer, parts) in [
+        (
+            "Seccomp",
+            proxy.to_owned() + ", appArmor: {profileType: BehaviorModel}",
+        ),
+        ("SeccompLandlock", format!("seccomp: {profile}")),
+    ] {
+        assert_ne!(load("p.yaml", &text(enforcer, &parts)).1, [], "{enforcer}");
+    }
+}

@@ -14,6 +14,8 @@ use node::{Parts, PodEvents, Settings, ViolationFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::command::enforcers;
+
 use super::args::Node;
 use super::detect::Detecting;
 
@@ -28,12 +30,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// Runs the agent until a signal ends it.
 pub(crate) fn execute(args: Node) -> Outcome {
     let (name, installation) = names(&args)?;
-    let client = access(&args)
-        .and_then(|access| Client::new(&access, MANAGER))
-        .map_err(|error| {
-            Failure::from_error(Exit::BadInput, &error)
-                .help("outside of a pod, give --kubeconfig, or --server and its files")
-        })?;
+    let client = client(&args)?;
+    // Before there are threads: the probe forks.
+    let enforcers = enforcers::of_agent();
+    let kernel = args.bpf.then(super::kernel::enforcer).flatten();
     // Before there are threads: the engine blocks signals, and forks.
     let events: Option<Arc<PodEvents>> = args.events.then(Arc::default);
     let detecting = args
@@ -66,7 +66,8 @@ pub(crate) fn execute(args: Node) -> Outcome {
             log: args.violations_log,
         }),
         behavior,
-        kernel: args.bpf.then(super::kernel::enforcer).flatten(),
+        kernel,
+        enforcers,
     };
     let agent = thread::spawn(move || node::run(settings, parts, &client, &stopped, say));
     let mut exit = Exit::Ok;
@@ -134,6 +135,14 @@ fn end_by_signal(stop: Sender<()>) -> Result<(), Failure> {
 fn given(option: Option<&String>, variable: &str) -> Option<String> {
     let value = option.cloned().or_else(|| std::env::var(variable).ok());
     value.filter(|value| !value.is_empty())
+}
+
+fn client(args: &Node) -> Result<Client, Failure> {
+    let client = access(args).and_then(|access| Client::new(&access, MANAGER));
+    client.map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error)
+            .help("outside of a pod, give --kubeconfig, or --server and its files")
+    })
 }
 
 fn access(args: &Node) -> Result<Access, AccessError> {

@@ -12,6 +12,8 @@ use runtime::containers::{
 use runtime::{Call, CommandLine, Groups, Note, Runtime, Settings, Spec, Store, Verb, annotations};
 use supervisor::Ends;
 
+use crate::command::enforcers;
+
 use super::{carried_out, pass_on, watched};
 
 /// Creates a container: under a monitor, in a sandbox of gVisor, or as the underlying runtime would alone.
@@ -47,6 +49,8 @@ pub(super) fn create(
     }
     if note.policy.is_some() {
         can_be_confined(runtime, &spec, id)?;
+        // Before there are threads: the probes fork.
+        enforcers::note(&settings.state);
     }
     if runtime.is_gvisor() {
         return create_sandbox(line, settings, runtime, call, (&note, &store));

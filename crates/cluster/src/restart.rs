@@ -1,0 +1,380 @@
+//! Rolling restarts of workloads that ran before their policy: the field `updateExistingWorkloads`.
+//!
+//! A restart is an annotation in the template of a workload, with the hash of the policy as it is written. A workload that has
+//! the hash is not restarted again, whatever addresses the policy is expanded to. One workload is restarted at a time, and the
+//! next one when its pods are available: a policy that keeps pods from starting stops at the first.
+
+use kinds::annotations::{
+    FAIL_MODE, FailMode, OF_POLICY, RESTARTED_AT, RESTARTED_FOR, VARMOR_RESTARTED_AT,
+};
+use kinds::{Condition, ConditionStatus, ObjectKey, PolicyObject, Scope, policy_hash};
+use serde_json::{Map, Value, json};
+
+use crate::marks::{Workload, is_for};
+use crate::status::condition;
+use crate::{Cluster, PolicyClaim, PolicyId};
+
+/// Length of a hash in an annotation.
+const SHORT: usize = 16;
+
+/// Kinds of workloads that can be restarted, with their names in paths.
+pub const RESTARTED_KINDS: [(&str, &str); 3] = [
+    ("Deployment", "deployments"),
+    ("StatefulSet", "statefulsets"),
+    ("DaemonSet", "daemonsets"),
+];
+
+/// Workloads that are to be restarted for a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// Kind of the workloads.
+    pub kind: String,
+    /// Namespace of the workloads; `None` for all.
+    pub namespace: Option<String>,
+    /// Name of the profile.
+    pub profile: String,
+    /// Hash of the policy as it is written.
+    pub hash: String,
+}
+
+/// How far the restarts for a policy are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartState {
+    /// Hash of [`Restart`].
+    pub hash: String,
+    /// What was done.
+    pub progress: Progress,
+    /// The state for people.
+    pub message: String,
+}
+
+/// What was done of the restarts for a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Every workload was restarted that can be.
+    Restarted,
+    /// A workload is being restarted.
+    Restarting,
+    /// The pods of a restarted workload do not become available.
+    Stalled,
+    /// Some workloads have the marks, but do not replace their pods by themselves.
+    NotRolled,
+    /// The API server refuses.
+    NotAllowed,
+}
+
+impl Progress {
+    fn words(self) -> (ConditionStatus, &'static str) {
+        match self {
+            Self::Restarted => (ConditionStatus::True, "Restarted"),
+            Self::Restarting => (ConditionStatus::Unknown, "Restarting"),
+            Self::Stalled => (ConditionStatus::False, "RolloutStalled"),
+            Self::NotRolled => (ConditionStatus::False, "NotRolled"),
+            Self::NotAllowed => (ConditionStatus::False, "NotAllowed"),
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Merge patch of a workload.
+    pub patch: Option<(ObjectKey, Value)>,
+    /// The state when it is done.
+    pub state: RestartState,
+}
+
+impl Cluster {
+    /// The restarts that a policy asks for, when it is in force on every node and containers run without it.
+    ///
+    /// # Errors
+    ///
+    /// Why there are none now.
+    pub fn restart(&self, id: &PolicyId) -> Result<Restart, String> {
+        let wait = |cause: &str| Err(format!("no workload is restarted yet: {cause}"));
+        let policy = self.policies.get(id).ok_or("there is no such policy")?;
+        if self.claim(id) != PolicyClaim::Ours {
+            return wait("another installation may act on the policy");
+        }
+        let Ok(profile) = self.profile(id) else {
+            return wait("the policy has no profile");
+        };
+        if !self.is_written(&profile) {
+            return wait("the ArmorProfile is not written");
+        }
+        if !profile.needs_proxy.is_empty() {
+            return wait("rules inside of connections are not enforced");
+        }
+        let key = ObjectKey {
+            namespace: profile.namespace.clone(),
+            name: profile.name.clone(),
+        };
+        let (coverage, failures) = self.coverage(&key);
+        if coverage.nodes == 0 || coverage.unknown_nodes > 0 || failures > 0 {
+            return wait("the policy is not in force on every node");
+        }
+        Ok(Restart {
+            kind: policy.spec.target.kind.clone(),
+            namespace: (id.scope == Scope::Namespace).then(|| id.key.namespace.clone()),
+            hash: restart_hash(policy),
+            profile: profile.name,
+        })
+    }
+
+    /// Returns true if containers run that have to be replaced. In behaviour modelling all do: a model needs what they do at
+    /// their start.
+    #[must_use]
+    pub fn needs_restart(&self, id: &PolicyId) -> bool {
+        let policy = self.policies.get(id);
+        let is_modeled = policy.is_some_and(|policy| policy.spec.mode() == "BehaviorModeling");
+        let coverage = self.profile_key(id).map(|key| self.coverage(&key).0);
+        is_modeled || coverage.is_ok_and(|coverage| coverage.unprotected > 0)
+    }
+
+    /// The next step of a restart, by the workloads of its kind that there are. `now` is the time in RFC 3339.
+    #[must_use]
+    pub fn step(&self, id: &PolicyId, restart: &Restart, workloads: &[Value], now: &str) -> Step {
+        let wanted = workloads.iter().filter(|one| self.is_restarted(id, one));
+        let (done, left): (Vec<&Value>, Vec<&Value>) =
+            wanted.partition(|one| annotation(one, &restart.key()) == Some(&restart.hash));
+        let total = done.len() + left.len();
+        let state = |progress, message| Step {
+            patch: None,
+            state: RestartState {
+                hash: restart.hash.clone(),
+                progress,
+                message,
+            },
+        };
+        let mut unrolled = Vec::new();
+        for one in &done {
+            match rollout(&restart.kind, one) {
+                Rollout::Done => {}
+                Rollout::NotRolled(cause) => unrolled.push(format!("{} {cause}", name(one))),
+                Rollout::Running => {
+                    let message = format!(
+                        "{} of {total} workloads have the policy in their template: {} replaces its pods",
+                        done.len(),
+                        name(one)
+                    );
+                    return state(Progress::Restarting, message);
+                }
+                Rollout::Stalled => {
+                    let message = format!(
+                        "{} does not become available, and {} workloads are not restarted",
+                        name(one),
+                        left.len()
+                    );
+                    return state(Progress::Stalled, message);
+                }
+            }
+        }
+        // Whoever runs without the policy by now is replaced by other means, or not at all.
+        let next = left.first().filter(|_| self.needs_restart(id));
+        if let Some(next) = next {
+            let message = format!("{} of {total} workloads are restarted", done.len());
+            let mut step = state(Progress::Restarting, message);
+            step.patch = Some((key_of(next), restart.patch(next, now)));
+            return step;
+        }
+        match unrolled.is_empty() {
+            true => state(
+                Progress::Restarted,
+                format!("{} of {total} workloads had to be restarted", done.len()),
+            ),
+            false => state(
+                Progress::NotRolled,
+                format!("these do not replace their pods: {}", unrolled.join(", ")),
+            ),
+        }
+    }
+
+    /// Returns true if a workload is one that a policy has restarted. The installation itself is not.
+    fn is_restarted(&self, id: &PolicyId, workload: &Value) -> bool {
+        let key = key_of(workload);
+        let Some(policy) = self.policies.get(id) else {
+            return false;
+        };
+        let workload = Workload {
+            kind: &policy.spec.target.kind,
+            namespace: &key.namespace,
+            object: workload,
+        };
+        key.namespace != self.installation
+            && workload.object["metadata"]["deletionTimestamp"].is_null()
+            && is_for(id, policy, workload)
+    }
+
+    /// The condition about workloads that ran before their policy; `None` if the policy does not ask for restarts.
+    pub(crate) fn workloads_updated(&self, id: &PolicyId) -> Option<Condition> {
+        let policy = self.policies.get(id)?;
+        if !policy.spec.update_existing_workloads {
+            return None;
+        }
+        let made = |status, reason: &str, message: String| {
+            Some(condition("WorkloadsUpdated", status, reason, message))
+        };
+        let kind = &policy.spec.target.kind;
+        if !RESTARTED_KINDS.iter().any(|(known, _)| known == kind) {
+            let message = "bare Pods are not restarted: delete and create them again".to_owned();
+            return made(ConditionStatus::False, "NotRestarted", message);
+        }
+        if !self.updates_workloads {
+            let message = "existing workloads are not restarted, because the operator runs without --update-workloads: \
+                           restart them by `kubectl rollout restart`";
+            return made(ConditionStatus::False, "NotEnabled", message.to_owned());
+        }
+        let hash = restart_hash(policy);
+        match self.restarts.get(id).filter(|state| state.hash == hash) {
+            Some(state) => {
+                let (status, reason) = state.progress.words();
+                made(status, reason, state.message.clone())
+            }
+            None => {
+                let cause = self.restart(id).err().unwrap_or_default();
+                made(ConditionStatus::Unknown, "Processing", cause)
+            }
+        }
+    }
+}
+
+impl Restart {
+    /// The annotation of a workload that was restarted.
+    fn key(&self) -> String {
+        format!("{RESTARTED_FOR}{}", self.profile)
+    }
+
+    fn patch(&self, workload: &Value, now: &str) -> Value {
+        let annotations = [
+            (format!("{OF_POLICY}{}", self.profile), "target"),
+            (self.key(), &*self.hash),
+            (RESTARTED_AT.to_owned(), now),
+            (VARMOR_RESTARTED_AT.to_owned(), now),
+        ];
+        let annotations = annotations.map(|(key, value)| (key, json!(value)));
+        merge_patch(workload, Map::from_iter(annotations))
+    }
+}
+
+/// The patch that takes out of a workload what a restart for a profile has put in; `None` if there is nothing.
+#[must_use]
+pub fn undo_restart(profile: &str, workload: &Value) -> Option<(ObjectKey, Value)> {
+    let key = format!("{RESTARTED_FOR}{profile}");
+    annotation(workload, &key)?;
+    let mut gone = vec![format!("{OF_POLICY}{profile}"), key.clone()];
+    let annotations = workload.pointer(ANNOTATIONS)?.as_object()?;
+    let is_other = |one: &String| one.starts_with(RESTARTED_FOR) && *one != key;
+    if !annotations.keys().any(is_other) {
+        gone.extend([RESTARTED_AT, VARMOR_RESTARTED_AT].map(str::to_owned));
+    }
+    let gone = gone.into_iter().map(|key| (key, Value::Null));
+    Some((key_of(workload), merge_patch(workload, gone.collect())))
+}
+
+/// JSON pointer of the annotations of a workload's pods.
+const ANNOTATIONS: &str = "/spec/template/metadata/annotations";
+
+/// A patch that fails if the workload has changed meanwhile.
+fn merge_patch(workload: &Value, annotations: Map<String, Value>) -> Value {
+    json!({
+        "metadata": { "resourceVersion": workload["metadata"]["resourceVersion"] },
+        "spec": { "template": { "metadata": { "annotations": annotations } } },
+    })
+}
+
+fn annotation<'w>(workload: &'w Value, key: &str) -> Option<&'w str> {
+    workload.pointer(ANNOTATIONS)?.get(key)?.as_str()
+}
+
+fn key_of(workload: &Value) -> ObjectKey {
+    let text = |key: &str| workload["metadata"][key].as_str().unwrap_or_default();
+    ObjectKey {
+        namespace: text("namespace").to_owned(),
+        name: text("name").to_owned(),
+    }
+}
+
+fn name(workload: &Value) -> String {
+    key_of(workload).to_string()
+}
+
+/// The hash of all that a container has to be replaced for. Addresses of Services and Pods are not in it: they change by the
+/// restart itself.
+fn restart_hash(policy: &PolicyObject) -> String {
+    let written = policy.metadata.annotations.get(FAIL_MODE);
+    let all = json!({
+        "policy": policy.spec.policy,
+        "containers": policy.spec.target.containers,
+        "failMode": FailMode::of(written.map(String::as_str)).name(),
+    });
+    let mut hash = policy_hash(&all.to_string());
+    hash.truncate(SHORT);
+    hash
+}
+
+/// How far a workload is with the replacement of its pods.
+#[derive(Debug, PartialEq, Eq)]
+enum Rollout {
+    Done,
+    Running,
+    Stalled,
+    /// It does not replace them by itself, or not all.
+    NotRolled(&'static str),
+}
+
+fn rollout(kind: &str, workload: &Value) -> Rollout {
+    let (spec, status) = (&workload["spec"], &workload["status"]);
+    let number = |value: &Value, default: u64| value.as_u64().unwrap_or(default);
+    let wanted = number(&spec["replicas"], 1);
+    if spec["paused"] == true {
+        return Rollout::NotRolled("is paused");
+    }
+    if spec["updateStrategy"]["type"] == "OnDelete" {
+        return Rollout::NotRolled("has the update strategy OnDelete");
+    }
+    if number(&spec["updateStrategy"]["rollingUpdate"]["partition"], 0) > 0 {
+        return Rollout::NotRolled("has a partition, so that it replaces some alone");
+    }
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    if conditions.any(|one| one["reason"] == "ProgressDeadlineExceeded" && one["status"] == "False")
+    {
+        return Rollout::Stalled;
+    }
+    let generation = number(&workload["metadata"]["generation"], 0);
+    let (wanted, updated, available, all) = match kind {
+        "DaemonSet" => {
+            let desired = number(&status["desiredNumberScheduled"], 0);
+            let updated = number(&status["updatedNumberScheduled"], 0);
+            (
+                desired,
+                updated,
+                number(&status["numberAvailable"], 0),
+                updated,
+            )
+        }
+        "StatefulSet" => {
+            let updated = number(&status["updatedReplicas"], 0);
+            (
+                wanted,
+                updated,
+                number(&status["readyReplicas"], 0),
+                updated,
+            )
+        }
+        _ => {
+            let updated = number(&status["updatedReplicas"], 0);
+            let all = number(&status["replicas"], 0);
+            (
+                wanted,
+                updated,
+                number(&status["availableReplicas"], 0),
+                all,
+            )
+        }
+    };
+    let is_seen = number(&status["observedGeneration"], 0) >= generation;
+    match is_seen && updated >= wanted && available >= wanted && all <= updated {
+        true => Rollout::Done,
+        false => Rollout::Running,
+    }
+}

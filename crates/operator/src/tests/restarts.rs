@@ -1,0 +1,142 @@
+//! Restarts of workloads that ran before their policy.
+
+use super::*;
+
+const MARK: &str = "profile.tollgate.dev/varmor-demo-web";
+const RESTARTED: &str = "restart.tollgate.dev/varmor-demo-web";
+
+fn asking() -> Value {
+    let mut policy = policy(json!({ "enforcer": "BPF", "mode": "RuntimeDefault" }));
+    policy["spec"]["target"] =
+        json!({ "kind": "Deployment", "selector": { "matchLabels": { "app": "web" } } });
+    policy["spec"]["updateExistingWorkloads"] = json!(true);
+    policy
+}
+
+fn path(name: &str) -> String {
+    format!("/apis/apps/v1/namespaces/demo/deployments/{name}")
+}
+
+fn deployment(name: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "demo", "labels": { "app": "web" } },
+        "spec": { "replicas": 1, "template": { "metadata": { "annotations": { "own": "x" } } } },
+        "status": { "observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1 },
+    })
+}
+
+fn annotations(server: &FakeApiserver, name: &str) -> Value {
+    let object = server.get(&path(name)).unwrap();
+    object["spec"]["template"]["metadata"]["annotations"].clone()
+}
+
+/// What the node reports: it has seen the profile, and one container runs without it.
+fn report_of(server: &FakeApiserver, counts: [u64; 2]) {
+    let profile = server.get(PROFILE).unwrap();
+    let version = profile["metadata"]["resourceVersion"].as_str().unwrap();
+    let mut report = report(version, "b1");
+    report["status"]["profiles"] = json!([{ "namespace": "demo", "name": "varmor-demo-web",
+        "hash": profile["spec"]["profile"]["hash"], "containers": counts[0] + counts[1],
+        "enforced": counts[0], "unprotected": counts[1] }]);
+    server.put("/apis/tollgate.dev/v1alpha1/nodereports/n1", report);
+}
+
+fn updated(object: &Value) -> &Value {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions.and_then(|all| all.iter().find(|one| one["type"] == "WorkloadsUpdated"));
+    found.unwrap_or(&Value::Null)
+}
+
+/// Lets the rollout of a deployment end.
+fn roll(server: &FakeApiserver, name: &str) {
+    let mut object = server.get(&path(name)).unwrap();
+    object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
+    server.put(&path(name), object);
+}
+
+fn begin(update_workloads: bool) -> FakeApiserver {
+    let server = FakeApiserver::start().unwrap();
+    server.put(
+        "/api/v1/nodes/n1",
+        json!({ "metadata": { "name": "n1" }, "status": { "nodeInfo": { "bootID": "b1" } } }),
+    );
+    for name in ["a", "b"] {
+        server.put(&path(name), deployment(name));
+    }
+    let settings = Settings {
+        update_workloads,
+        restart_pause: Duration::from_millis(50),
+        ..settings("one")
+    };
+    start(&server, settings);
+    server.put(POLICY, asking());
+    wait(&server, PROFILE, Value::is_object);
+    server
+}
+
+#[test]
+fn existing_workloads_are_restarted_one_after_the_other_and_let_go_with_the_policy() {
+    let server = begin(true);
+    wait(&server, POLICY, |object| {
+        updated(object)["status"] == "Unknown"
+    });
+    thread::sleep(Duration::from_millis(300));
+    for name in ["a", "b"] {
+        let annotations = annotations(&server, name);
+        assert_eq!(annotations, json!({ "own": "x" }), "no node has the policy");
+    }
+    report_of(&server, [0, 2]);
+    wait(&server, &path("a"), |object| {
+        let annotations = &object["spec"]["template"]["metadata"]["annotations"];
+        annotations[MARK] == "target" && annotations[RESTARTED].is_string()
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(
+        annotations(&server, "b"),
+        json!({ "own": "x" }),
+        "one at a time"
+    );
+    wait(&server, POLICY, |object| {
+        updated(object)["reason"] == "Restarting"
+    });
+    roll(&server, "a");
+    wait(&server, &path("b"), |object| {
+        object["spec"]["template"]["metadata"]["annotations"][RESTARTED].is_string()
+    });
+    roll(&server, "b");
+    report_of(&server, [2, 0]);
+    wait(&server, POLICY, |object| {
+        updated(object)["reason"] == "Restarted"
+    });
+    // Nothing is restarted again.
+    let before = ["a", "b"].map(|name| annotations(&server, name));
+    report_of(&server, [1, 1]);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(["a", "b"].map(|name| annotations(&server, name)), before);
+    server.remove(POLICY);
+    let deleted = wait(&server, PROFILE, |object| {
+        !object["metadata"]["deletionTimestamp"].is_null() || object.is_null()
+    });
+    drop(deleted);
+    wait(&server, PROFILE, Value::is_null);
+    for name in ["a", "b"] {
+        assert_eq!(annotations(&server, name), json!({ "own": "x" }));
+    }
+}
+
+#[test]
+fn an_operator_that_may_not_restart_says_so_and_changes_nothing() {
+    let server = begin(false);
+    report_of(&server, [0, 2]);
+    let told = wait(&server, POLICY, |object| {
+        updated(object)["reason"] == "NotEnabled"
+    });
+    assert_eq!(updated(&told)["status"], "False");
+    thread::sleep(Duration::from_millis(300));
+    for name in ["a", "b"] {
+        assert_eq!(annotations(&server, name), json!({ "own": "x" }));
+    }
+    let events = server.list("/apis/events.k8s.io/v1/events");
+    let mut reasons = events.iter().map(|event| &event["reason"]);
+    assert!(reasons.any(|reason| *reason == "NotEnabled"), "{events:#?}");
+}
