@@ -12,7 +12,7 @@ use cluster::artifacts::ArtifactId;
 use cluster::{Cluster, Event, ObjectKind, PolicyId};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::lease::{Lease, LeaseError};
+use crate::lease::{self, Lease, LeaseError};
 use crate::metrics::Metrics;
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
@@ -99,6 +99,20 @@ impl Operator {
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
+    }
+
+    /// Gives up the lease, for the next operator to take it at once. The caller ends the program then.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not answer; the lease expires then.
+    pub fn release(&self) -> Result<(), ApiError> {
+        let Settings {
+            namespace,
+            identity,
+            ..
+        } = &self.settings;
+        lease::release(&self.client, namespace, identity)
     }
 
     /// Waits until this operator is the leader, and then acts for as long as it is. `say` gets messages for people.
