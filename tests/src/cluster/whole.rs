@@ -293,7 +293,10 @@ impl Cluster {
         let show = |arguments: &[&str]| match self.kubectl(arguments) {
             Ok(text) | Err(text) => text,
         };
+        let waiting = "-o=jsonpath={range .items[*]}{.metadata.name}: \
+            {.status.containerStatuses[*].state.waiting.message}{\"\\n\"}{end}";
         let mut state = [
+            show(&["get", "pods", "-A", waiting]),
             show(&["get", "nodes,pods", "-A", "-o", "wide"]),
             show(&["get", "vpol,vcpol,armorprofiles", "-A"]),
             show(&["get", "events", "-A", "--sort-by=.lastTimestamp"]),

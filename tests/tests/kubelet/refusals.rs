@@ -1,10 +1,14 @@
 //! What becomes of a pod whose policy cannot be enforced.
 
+use std::time::{Duration, Instant};
+
 use e2e::cluster::whole::Cluster;
 use e2e::need_cluster;
 use serde_json::{Value, json};
 
-use super::{ATTACK, DENIED, PROD, apply, log, namespace, no_mkdir, pod, policy, protect};
+use super::{
+    ATTACK, DENIED, INSTALLATION, PROD, apply, log, namespace, no_mkdir, pod, policy, protect,
+};
 
 /// What keeps the container of a pod waiting: reason and message.
 fn waits(cluster: &Cluster, name: &str, reason: &str) -> String {
@@ -74,7 +78,7 @@ fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_
         let arguments = [
             "scale",
             "-n",
-            super::INSTALLATION,
+            INSTALLATION,
             "deployment/tollgate-operator",
             replicas,
         ];
@@ -82,23 +86,24 @@ fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_
             .kubectl(&arguments)
             .unwrap_or_else(|error| panic!("{error}"))
     };
+    let begin = Instant::now();
     scale("--replicas=0");
     cluster.until("the operators have ended", || {
         let label = "app.kubernetes.io/name=tollgate-operator";
-        match cluster.kubectl(&[
-            "get",
-            "pods",
-            "-n",
-            super::INSTALLATION,
-            "-l",
-            label,
-            "-o",
-            "name",
-        ])? {
+        match cluster.kubectl(&["get", "pods", "-n", INSTALLATION, "-l", label, "-o", "name"])? {
             pods if pods.is_empty() => Ok(()),
             pods => Err(pods),
         }
     });
+    // A kubelet kills what a signal does not end after 30 s. The lease is free for the next operator.
+    let ended = begin.elapsed();
+    assert!(ended < Duration::from_secs(25), "{ended:?}");
+    let lease = cluster.get(INSTALLATION, &["lease", "tollgate-operator"]);
+    assert_eq!(
+        lease["spec"]["holderIdentity"].as_str().unwrap_or_default(),
+        "",
+        "{lease}"
+    );
     let target = json!({ "kind": "Pod", "name": "early" });
     apply(cluster, &policy("early", &target, &no_mkdir()));
     // The policies of admission see a new policy some time after it was written.
