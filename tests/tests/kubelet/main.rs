@@ -3,6 +3,7 @@
 //! `make test-cluster` runs these. `tests/cluster/build` builds Kubernetes and containerd into the cache.
 
 mod authors;
+mod detection;
 mod modes;
 mod outages;
 mod refusals;

@@ -46,8 +46,13 @@ fn the_kubelet_says_which_rule_it_is_until_the_policy_can_be_enforced(cluster: &
         }
     });
     let target = json!({ "kind": "Pod", "name": "strict" });
+    let begin = Instant::now();
     apply(cluster, &policy("strict", &target, &no_mkdir()));
     assert_eq!(log(cluster, PROD, "strict", "app"), DENIED);
+    println!(
+        "the container ran {:?} after its policy could be enforced",
+        begin.elapsed()
+    );
     let found = cluster.get(PROD, &["pod", "strict"]);
     assert_eq!(found["status"]["containerStatuses"][0]["restartCount"], 0);
 }
@@ -70,24 +75,22 @@ fn a_pod_whose_fail_mode_is_open_runs_and_its_policy_is_not_ready(cluster: &Clus
     });
 }
 
-/// A policy that is written while its pod waits for it: the mark names it before it is there.
-fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_it(
-    cluster: &Cluster,
-) {
-    let scale = |replicas: &str| {
-        let arguments = [
-            "scale",
-            "-n",
-            INSTALLATION,
-            "deployment/tollgate-operator",
-            replicas,
-        ];
-        cluster
-            .kubectl(&arguments)
-            .unwrap_or_else(|error| panic!("{error}"))
-    };
+fn scale_operators(cluster: &Cluster, replicas: u32) {
+    let replicas = format!("--replicas={replicas}");
+    let arguments = [
+        "scale",
+        "-n",
+        INSTALLATION,
+        "deployment/tollgate-operator",
+        &replicas,
+    ];
+    let scaled = cluster.kubectl(&arguments);
+    scaled.unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn operators_end_by_a_signal_and_give_up_their_lease(cluster: &Cluster) {
     let begin = Instant::now();
-    scale("--replicas=0");
+    scale_operators(cluster, 0);
     cluster.until("the operators have ended", || {
         let label = "app.kubernetes.io/name=tollgate-operator";
         match cluster.kubectl(&["get", "pods", "-n", INSTALLATION, "-l", label, "-o", "name"])? {
@@ -95,15 +98,23 @@ fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_
             pods => Err(pods),
         }
     });
-    // A kubelet kills what a signal does not end after 30 s. The lease is free for the next operator.
+    // A kubelet kills what a signal does not end after 30 s.
     let ended = begin.elapsed();
     assert!(ended < Duration::from_secs(25), "{ended:?}");
+    println!("both operators had ended after {ended:?}");
     let lease = cluster.get(INSTALLATION, &["lease", "tollgate-operator"]);
     assert_eq!(
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default(),
         "",
         "{lease}"
     );
+}
+
+/// A policy that is written while its pod waits for it: the mark names it before it is there.
+fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_it(
+    cluster: &Cluster,
+) {
+    operators_end_by_a_signal_and_give_up_their_lease(cluster);
     let target = json!({ "kind": "Pod", "name": "early" });
     apply(cluster, &policy("early", &target, &no_mkdir()));
     // The policies of admission see a new policy some time after it was written.
@@ -132,7 +143,7 @@ fn a_pod_with_the_mark_of_a_policy_that_the_operator_has_not_compiled_waits_for_
         message.contains("there is no ArmorProfile varmor-prod-early"),
         "{message}"
     );
-    scale("--replicas=2");
+    scale_operators(cluster, 2);
     assert_eq!(log(cluster, PROD, "early", "app"), DENIED);
 }
 
