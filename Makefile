@@ -29,19 +29,19 @@ COMPARE   = $(CARGO) run --quiet --locked --package xtask -- skips $(SKIPS) || t
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
 test test-unit test-slow: export TOLLGATE_SKIPS = $(SKIPS)
-test test-all test-slow test-chaos test-guest test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
-test test-unit test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2: \
+test test-all test-slow test-chaos test-guest test-cluster test-kernels test-engines bless isolation guard-peers soak debian-kernels: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-unit test-slow test-chaos test-guest test-cluster test-kernels test-engines test-recorded test-re2: \
     export $(RUNNER) = $(LIMITED) $(LIMIT)
 test-all test-slow test-chaos test-guest: LIMIT = 3600
-test-all test-slow test-guest: export TOLLGATE_TEST_SLOW = 1
-test test-all test-slow cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
+test-all test-slow test-guest test-cluster: export TOLLGATE_TEST_SLOW = 1
+test test-all test-slow test-cluster cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all test-slow: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
 test-all test-slow: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-slow test-chaos test-guest test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
+.PHONY: help build demo test test-unit test-all test-slow test-chaos test-guest test-cluster test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
     isolation guard-peers soak debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
 build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
@@ -107,6 +107,9 @@ cluster: ## build Kubernetes, containerd and critest for the tests that need the
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
 	$(CARGO) test --locked --package e2e --test guest --test lsm
+
+test-cluster: build ## run the tests on a whole Kubernetes cluster, with a real kubelet; `make cluster` builds it once
+	$(CARGO) test --locked --package e2e --test kubelet -- --show-output
 
 test-kernels: build ## fire every stock rule as on older kernels
 	failed=0; for version in 5.5 5.10 5.19 6.6; do echo "as on Linux $$version"; TOLLGATE_TEST_KERNEL=$$version \

@@ -7,6 +7,8 @@ use std::{env, fs, thread};
 
 use crate::Scratch;
 
+pub mod whole;
+
 /// The built program of this name; an error says where there is none.
 ///
 /// # Errors
@@ -54,21 +56,13 @@ pub struct Containerd {
 /// Name of the image that there is: a folder with busybox as `/bin/busybox`.
 pub const IMAGE: &str = "localhost/pod:1";
 
+/// Functions of the scripts: how images are made.
+const IMAGES: &str = include_str!("../cluster/images.sh");
+
 /// Makes the image, starts containerd, and imports the image.
 const SCRIPT: &str = r#"
-set -eu
-mkdir -p image/bin image/tmp image/proc archive plugins conf
-cp "$(command -v busybox)" image/bin/busybox
-tar -C image -cf archive/layer.tar .
-digest=$(sha256sum archive/layer.tar | cut -d' ' -f1)
-cat > archive/config.json <<END
-{"architecture": "amd64", "os": "linux", "config": {"Cmd": ["/bin/busybox", "sleep", "1000"]},
- "rootfs": {"type": "layers", "diff_ids": ["sha256:$digest"]}}
-END
-cat > archive/manifest.json <<END
-[{"Config": "config.json", "RepoTags": ["localhost/pod:1"], "Layers": ["layer.tar"]}]
-END
-tar -C archive -cf pod.tar layer.tar config.json manifest.json
+mkdir -p plugins conf
+busybox_image
 cat > config.toml <<END
 version = 3
 root = "$PWD/data"
@@ -113,6 +107,50 @@ touch ready
 wait
 "#;
 
+/// Runs a script in a folder, in new namespaces that end with the process: `--net` and such, and that of pids.
+fn spawn(folder: &Path, namespaces: &[&str], script: &str) -> Child {
+    let program = built("containerd").expect("the test asked for it");
+    let programs = program.parent().expect("it is in a folder");
+    // Its own shim and client have to be found before those of the system.
+    let path = env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", programs.display());
+    let mut command = Command::new("unshare");
+    command.args(namespaces);
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    command
+        .args(["sh", "-c", script])
+        .current_dir(folder)
+        .env("PATH", path)
+        .env("TOLLGATE_PROGRAM", crate::program())
+        .stdin(Stdio::null());
+    let log = fs::File::create(folder.join("script.log"));
+    command.stderr(log.expect("the folder is writable"));
+    command.spawn().expect("unshare is part of every system")
+}
+
+/// Waits until the script of a process has made the file `ready`.
+fn wait_until_ready(child: &mut Child, folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !folder.join("ready").exists() {
+        let ended = child.try_wait().expect("it is a child");
+        let log = |name| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        assert!(
+            ended.is_none() && Instant::now() < end,
+            "containerd does not start: {ended:?} {} {}",
+            log("script.log"),
+            log("containerd.log")
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Folders of the hierarchies of control groups.
+fn hierarchies() -> Vec<PathBuf> {
+    let all = fs::read_dir("/sys/fs/cgroup");
+    let all = all.into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).collect()
+}
+
 impl Containerd {
     /// Starts containerd below a folder, and waits until it can run pods.
     ///
@@ -120,42 +158,13 @@ impl Containerd {
     /// If it does not start in a minute; the message has what it logged.
     #[must_use]
     pub fn start(scratch: &Scratch) -> Self {
-        let program = built("containerd").expect("the test asked for it");
-        let folder = program.parent().expect("it is in a folder");
-        let path = env::var("PATH").unwrap_or_default();
-        // Its own shim and client have to be found before those of the system.
-        let path = format!("{}:{path}", folder.display());
-        let child = Command::new("unshare")
-            .args([
-                "--mount",
-                "--pid",
-                "--fork",
-                "--mount-proc",
-                "--kill-child",
-                "sh",
-                "-c",
-                SCRIPT,
-            ])
-            .current_dir(scratch.path())
-            .env("PATH", path)
-            .env("TOLLGATE_PROGRAM", crate::program())
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("unshare is part of every system");
+        let namespaces = ["--mount"];
+        let child = spawn(scratch.path(), &namespaces, &format!("{IMAGES}{SCRIPT}"));
         let mut containerd = Self {
             child,
             path: scratch.path().to_owned(),
         };
-        let end = Instant::now() + Duration::from_secs(60);
-        while !containerd.path.join("ready").exists() {
-            let ended = containerd.child.try_wait().expect("it is a child");
-            assert!(
-                ended.is_none() && Instant::now() < end,
-                "{ended:?} {}",
-                containerd.log()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait_until_ready(&mut containerd.child, &containerd.path);
         containerd
     }
 
@@ -186,11 +195,7 @@ impl Drop for Containerd {
         // The first process of the namespace of pids ends with it, and all others with that one.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let hierarchies = fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten();
-        let roots: Vec<PathBuf> = hierarchies.map(|entry| entry.path()).collect();
+        let roots = hierarchies();
         for task in &tasks {
             roots
                 .iter()

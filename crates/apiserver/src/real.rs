@@ -53,6 +53,15 @@ impl Programs {
     }
 }
 
+/// What the API server of a cluster with nodes has besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cluster<'a> {
+    /// Options, in place of the usual ones of the same names.
+    pub arguments: &'a [&'a str],
+    /// Lines of the file of tokens: `TOKEN,USER,UID,"GROUPS"`.
+    pub tokens: &'a str,
+}
+
 /// A program that ends with the test.
 #[derive(Debug)]
 pub struct Running(Child);
@@ -115,13 +124,30 @@ impl RealApiserver {
     ///
     /// If it does not start; with its log.
     pub fn start(programs: &Programs, folder: &Path, key: [&str; 2]) -> Result<Self, String> {
+        let address = format!("127.0.0.1:{}", free_port()?);
+        Self::start_at(programs, folder, key, &address, &Cluster::default())
+    }
+
+    /// Like [`RealApiserver::start`], at an address `IP:PORT`, as a cluster needs it.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start; with its log.
+    pub fn start_at(
+        programs: &Programs,
+        folder: &Path,
+        key: [&str; 2],
+        address: &str,
+        cluster: &Cluster<'_>,
+    ) -> Result<Self, String> {
         let failed = |error: io::Error| error.to_string();
         fs::write(folder.join("sa.key"), key[0]).map_err(failed)?;
         fs::write(folder.join("sa.pub"), key[1]).map_err(failed)?;
         fs::write(folder.join("token"), "secret").map_err(failed)?;
-        let tokens = "secret,admin,admin,\"system:masters\"\n";
+        let tokens = format!("secret,admin,admin,\"system:masters\"\n{}", cluster.tokens);
         fs::write(folder.join("tokens.csv"), tokens).map_err(failed)?;
-        let [clients, peers, port] = [free_port()?, free_port()?, free_port()?];
+        let [clients, peers] = [free_port()?, free_port()?];
+        let (_, port) = address.rsplit_once(':').ok_or("the address has no port")?;
         let clients = format!("http://127.0.0.1:{clients}");
         let mut etcd = Command::new(&programs.etcd);
         etcd.current_dir(folder).args([
@@ -133,11 +159,24 @@ impl RealApiserver {
             format!("--initial-cluster=default=http://127.0.0.1:{peers}"),
         ]);
         let etcd = Running::start(etcd, &folder.join("etcd.log")).map_err(failed)?;
-        let mut arguments = ARGUMENTS.map(str::to_owned).to_vec();
+        let is_replaced = |argument: &&str| {
+            let name = argument.split('=').next();
+            let mut others = cluster.arguments.iter();
+            others.any(|other| other.split('=').next() == name)
+        };
+        let usual = ARGUMENTS.iter().copied();
+        let usual = usual.filter(|argument| !is_replaced(argument));
+        let mut arguments: Vec<String> = usual.map(str::to_owned).collect();
+        arguments.extend(
+            cluster
+                .arguments
+                .iter()
+                .map(|&argument| argument.to_owned()),
+        );
         arguments.push(format!("--etcd-servers={clients}"));
         arguments.push(format!("--secure-port={port}"));
         let process = start_server(&programs.apiserver, folder, &arguments).map_err(failed)?;
-        let address = format!("https://127.0.0.1:{port}");
+        let address = format!("https://{address}");
         let client = connect(&address, folder)?;
         Ok(Self {
             server: address,

@@ -177,6 +177,24 @@ impl<'a> Lease<'a> {
     }
 }
 
+/// Gives up the lease if this operator holds it, so that the next one need not wait until it expires.
+///
+/// # Errors
+///
+/// If the API server does not answer, or another one was faster.
+pub(crate) fn release(client: &Client, namespace: &str, identity: &str) -> Result<(), ApiError> {
+    let key = ObjectKey {
+        namespace: namespace.to_owned(),
+        name: NAME.to_owned(),
+    };
+    let mut lease = client.get(&Lease::resource(), &key)?;
+    if lease["spec"]["holderIdentity"] != identity {
+        return Ok(());
+    }
+    lease["spec"]["holderIdentity"] = json!("");
+    client.replace(&Lease::resource(), &lease).map(drop)
+}
+
 /// False if another one was faster.
 fn unless_conflict(result: Result<Value, ApiError>) -> Result<bool, ApiError> {
     match result {

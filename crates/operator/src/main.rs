@@ -1,14 +1,17 @@
 //! The program `tollgate-operator`.
 
-use std::env;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::{env, io, thread};
 
 use apiserver::{Access, AccessError, Client};
 use clap::{Args, Parser, Subcommand};
 use operator::manifests::{self, Installation};
 use operator::{Operator, Settings, serve_pages};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Exit code for bad input, as of all programs of tollgate.
 const BAD_INPUT: u8 = 2;
@@ -164,7 +167,10 @@ fn main() -> ExitCode {
                 update_workloads: run.update_workloads,
                 ..Settings::new(&namespace, &name)
             };
-            let operator = Operator::new(client, settings);
+            let operator = Arc::new(Operator::new(client, settings));
+            if let Err(error) = end_by_signal(Arc::clone(&operator)) {
+                return fail(&error, ENDED);
+            }
             let served = run
                 .listen
                 .map(|address| serve_pages(operator.metrics(), address));
@@ -178,6 +184,21 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Ends the program by a signal. In a pod it is the first process, which no signal ends by itself: the kubelet would
+/// wait half a minute, and kill it then.
+fn end_by_signal(operator: Arc<Operator>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            if let Err(error) = operator.release() {
+                eprintln!("tollgate-operator: cannot give up the lease: {error}");
+            }
+            process::exit(0);
+        }
+    });
+    Ok(())
 }
 
 /// The value of an option, or of a variable in its place.

@@ -12,7 +12,7 @@ use cluster::artifacts::ArtifactId;
 use cluster::{Cluster, Event, ObjectKind, PolicyId, Release};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::lease::{Lease, LeaseError};
+use crate::lease::{self, Lease, LeaseError};
 use crate::metrics::Metrics;
 use crate::restarts::Restarts;
 use crate::silence::Silences;
@@ -106,6 +106,20 @@ impl Operator {
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
+    }
+
+    /// Gives up the lease, for the next operator to take it at once. The caller ends the program then.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not answer; the lease expires then.
+    pub fn release(&self) -> Result<(), ApiError> {
+        let Settings {
+            namespace,
+            identity,
+            ..
+        } = &self.settings;
+        lease::release(&self.client, namespace, identity)
     }
 
     /// Waits until this operator is the leader, and then acts for as long as it is. `say` gets messages for people.
