@@ -59,6 +59,9 @@ struct ManifestOptions {
     /// Have the operator restart existing workloads of policies with updateExistingWorkloads, with the right that this needs
     #[arg(long)]
     update_workloads: bool,
+    /// Have agents enforce what policies ask of BPF in the containers of every runtime, with the capabilities that this needs
+    #[arg(long)]
+    bpf: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -127,6 +130,7 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         violations: options.violations,
         behavior_modeling: options.behavior_modeling,
         update_workloads: options.update_workloads,
+        bpf: options.bpf,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);

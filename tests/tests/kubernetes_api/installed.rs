@@ -24,6 +24,7 @@ pub(crate) fn installation() -> Installation {
         violations: true,
         behavior_modeling: true,
         update_workloads: true,
+        bpf: true,
     }
 }
 

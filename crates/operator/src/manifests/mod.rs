@@ -33,6 +33,8 @@ pub struct Installation {
     pub behavior_modeling: bool,
     /// The operator restarts existing workloads of policies that ask for it. It needs the right to list and change workloads then.
     pub update_workloads: bool,
+    /// Agents enforce by BPF LSM in the containers of every runtime. They need capabilities then.
+    pub bpf: bool,
 }
 
 /// All objects, in the order in which they can be applied.

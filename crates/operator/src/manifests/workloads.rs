@@ -125,11 +125,18 @@ const LOGS: [(&str, &str, bool); 2] = [
     ("violations", "/var/log/varmor", false),
 ];
 
+/// Folders of an agent that enforces by the kernel: where it keeps programs and tables, and control groups.
+const KERNEL: [(&str, &str, bool); 2] = [
+    ("bpf", "/sys/fs/bpf", false),
+    ("groups", "/sys/fs/cgroup", true),
+];
+
 /// Options of what an installation may have.
 fn further_options(installation: &Installation) -> impl Iterator<Item = &'static str> {
     let detect = installation.detect.then_some(&["--detect"][..]);
     let modeling = installation.behavior_modeling.then_some(&[MODELING][..]);
     let events = installation.events.then_some(&["--events"][..]);
+    let bpf = installation.bpf.then_some(&["--bpf"][..]);
     let violations = installation.violations.then_some(
         &[
             "--violations",
@@ -138,7 +145,7 @@ fn further_options(installation: &Installation) -> impl Iterator<Item = &'static
             "/var/log/varmor/violations.log",
         ][..],
     );
-    [detect, modeling, events, violations]
+    [detect, modeling, events, bpf, violations]
         .into_iter()
         .flatten()
         .flatten()
@@ -169,12 +176,17 @@ fn has_engine(installation: &Installation) -> bool {
     installation.detect || installation.behavior_modeling
 }
 
+/// Returns true if agents load programs into the kernel.
+fn loads_programs(installation: &Installation) -> bool {
+    has_engine(installation) || installation.bpf
+}
+
 /// Mounts and volumes of an agent.
 fn folders(installation: &Installation) -> (Vec<Value>, Vec<Value>) {
-    let folders = FOLDERS.iter().chain(match installation.violations {
-        true => &LOGS[..],
-        false => &[],
-    });
+    let logs = installation.violations.then_some(&LOGS[..]);
+    let kernel = installation.bpf.then_some(&KERNEL[..]);
+    let further = [logs, kernel].into_iter().flatten().flatten();
+    let folders = FOLDERS.iter().chain(further);
     let both = folders.map(|(name, path, reads)| {
         (
             json!({ "name": name, "mountPath": path, "readOnly": reads }),
@@ -196,7 +208,7 @@ fn agents(installation: &Installation) -> Value {
         "--listen",
         port
     ]);
-    if has_engine(installation) {
+    if loads_programs(installation) {
         let_watch(&mut security);
     }
     if let Some(words) = command.as_array_mut() {
@@ -226,7 +238,7 @@ fn agents(installation: &Installation) -> Value {
         }],
         "volumes": volumes,
     });
-    if has_engine(installation) {
+    if loads_programs(installation) {
         // Processes of the node are known by their pids.
         pod["hostPID"] = json!(true);
     }

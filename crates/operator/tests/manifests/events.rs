@@ -123,6 +123,7 @@ fn only_with_events_have_agents_the_right_and_the_option() {
             violations: events,
             behavior_modeling: events,
             update_workloads: events,
+            bpf: false,
         })
     };
     let find = |all: &[Value], kind: &str, name: &str| -> Value {
@@ -150,5 +151,46 @@ fn only_with_events_have_agents_the_right_and_the_option() {
         assert_eq!(log, events);
         let policy = find(&all, "ValidatingAdmissionPolicy", "tollgate-own-events");
         assert_eq!(policy.is_object(), events);
+    }
+}
+
+#[test]
+fn only_with_bpf_have_agents_the_programs_and_groups_of_the_node() {
+    let agents = |bpf| {
+        let all = manifests::all(&Installation {
+            namespace: "guard".to_owned(),
+            image: "i".to_owned(),
+            detect: false,
+            events: false,
+            violations: false,
+            behavior_modeling: false,
+            update_workloads: false,
+            bpf,
+        });
+        let found = all.into_iter().find(|one| one["kind"] == "DaemonSet");
+        found.expect("there are agents")["spec"]["template"]["spec"].clone()
+    };
+    for bpf in [false, true] {
+        let pod = agents(bpf);
+        let agent = &pod["containers"][0];
+        let has =
+            |list: &Value, wanted: &Value| list.as_array().is_some_and(|all| all.contains(wanted));
+        assert_eq!(has(&agent["command"], &json!("--bpf")), bpf);
+        assert_eq!(
+            has(
+                &agent["securityContext"]["capabilities"]["add"],
+                &json!("BPF")
+            ),
+            bpf
+        );
+        assert_eq!(pod["hostPID"] == true, bpf);
+        for (name, path, reads) in [
+            ("bpf", "/sys/fs/bpf", false),
+            ("groups", "/sys/fs/cgroup", true),
+        ] {
+            let mount = json!({ "name": name, "mountPath": path, "readOnly": reads });
+            assert_eq!(has(&agent["volumeMounts"], &mount), bpf, "{name}");
+        }
+        assert_ne!(agent["securityContext"]["privileged"], true);
     }
 }

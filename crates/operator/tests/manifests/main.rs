@@ -342,6 +342,7 @@ impl Installed {
             violations: false,
             behavior_modeling: false,
             update_workloads: events,
+            bpf: false,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -431,6 +432,7 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
         violations: true,
         behavior_modeling: true,
         update_workloads: true,
+        bpf: true,
     };
     manifests::write_chart(folder.path(), &installation)
         .expect("the cluster is as this test made it");
