@@ -94,6 +94,12 @@ impl ContainerPlace {
     }
 }
 
+/// An entry of the table of containers.
+struct TableEntry {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
 /// A mounted unified hierarchy of control groups.
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -184,7 +190,8 @@ pub fn confine_container(policy: &Policy, place: &ContainerPlace) -> Result<u32,
 impl KernelPrograms {
     /// Returns true if a container of the policy is still there, whose first program may not have begun.
     pub(super) fn has_container(&self, number: u32) -> Result<bool, Error> {
-        Ok(self.containers_of(number)?.into_iter().any(|(_, entry)| {
+        Ok(self.containers_of(number)?.into_iter().any(|entry| {
+            let entry = entry.value;
             let group = entry.first_chunk().copied().map(u64::from_ne_bytes);
             let found = fs::metadata(text(&entry[PATH_AT..]));
             found.is_ok_and(|found| Some(found.ino()) == group)
@@ -194,13 +201,13 @@ impl KernelPrograms {
     /// Forgets the containers of a policy.
     pub(super) fn remove_containers(&self, number: u32) -> Result<(), Error> {
         let map = self.map(MAP)?;
-        for (key, _) in self.containers_of(number)? {
-            map.delete(&key).map_err(Error::map(MAP))?;
+        for entry in self.containers_of(number)? {
+            map.delete(&entry.key).map_err(Error::map(MAP))?;
         }
         Ok(())
     }
 
-    fn containers_of(&self, number: u32) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    fn containers_of(&self, number: u32) -> Result<Vec<TableEntry>, Error> {
         let map = self.map(MAP)?;
         let mut found = Vec::new();
         for key in map.keys() {
@@ -209,7 +216,7 @@ impl KernelPrograms {
                 && entry.len() == ENTRY_SIZE
                 && word(&entry, 3) == Some(number)
             {
-                found.push((key, entry));
+                found.push(TableEntry { key, value: entry });
             }
         }
         Ok(found)
