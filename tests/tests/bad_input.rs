@@ -188,6 +188,8 @@ fn a_file_without_permission_is_named() {
         .arg(program);
     command
         .args(["run", "-r", name(&rules), "--", "true"])
+        // The home of who runs the tests may be closed to others.
+        .env("HOME", scratch.path())
         .stdin(Stdio::null());
     let finished = Limited::start(&mut command, Duration::from_secs(20)).finish(b"");
     assert_eq!(finished.code(), 2, "{}", finished.stderr);
@@ -266,7 +268,8 @@ fn an_engine_that_is_not_there_is_missing_support() {
     command.args(if e2e::is_root() { &nobody[..] } else { &[] });
     command
         .arg(program)
-        .args(["run", "--engine", "ebpf", "--", "true"]);
+        .args(["run", "--engine", "ebpf", "--", "true"])
+        .env("HOME", scratch.path());
     let finished =
         Limited::start(command.stdin(Stdio::null()), Duration::from_secs(20)).finish(b"");
     assert_eq!(finished.code(), 3, "{}", finished.stderr);

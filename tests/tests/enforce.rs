@@ -598,6 +598,8 @@ impl Lab {
             true => {
                 let mut command = Command::new(&self.program);
                 command.uid(65534).gid(65534);
+                // It may not look into the home of who runs the tests, and so could not tell what is configured there.
+                command.env("HOME", self.scratch.path());
                 command
             }
             false => {

@@ -216,7 +216,10 @@ fn policy(spec: &AgentSpec) -> Policy {
             config::OnAgentDeath::Kill => OnAgentDeath::Kill,
         },
         limit: Duration::from_millis(spec.agent_timeout),
-        refuse_non_dumpable: spec.interception.refuse.contains(&options::Refusal::NonDumpable),
+        refuse_non_dumpable: spec
+            .interception
+            .refuse
+            .contains(&options::Refusal::NonDumpable),
     }
 }
 

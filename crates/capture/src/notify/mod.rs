@@ -74,9 +74,7 @@ use decoder::tree::InitProgramState;
 use decoder::tree::{Setup, Tree};
 use gate::Gate;
 use guard::Guard;
-pub use guard::{
-    GuardOptions, Intrusion, IntrusionTarget, Response, StandInAnswer, StandInGuard,
-};
+pub use guard::{GuardOptions, Intrusion, IntrusionTarget, Response, StandInAnswer, StandInGuard};
 pub use init_restriction::{Caller, FirstProgram};
 pub use losses::{Losses, ProcessLoss};
 pub use names::plan_renames;

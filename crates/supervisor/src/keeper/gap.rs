@@ -4,9 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use abi::{Errno, Syscall};
-use capture::notify::{
-    ActivePolicy, GuardOptions, ReceiverStatus, StandInAnswer, StandInGuard,
-};
+use capture::notify::{ActivePolicy, GuardOptions, ReceiverStatus, StandInAnswer, StandInGuard};
 use event::Pid;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
@@ -456,7 +454,11 @@ fn answer_of(refusal: Option<i32>) -> Answer {
 fn guard_options(shared_state: &SharedState, policy: Policy) -> GuardOptions {
     let lenient = [shared_state.front_pid.get(), shared_state.waiter_pid.get()];
     GuardOptions {
-        lenient: lenient.map(Pid).into_iter().filter(|pid| pid.0 > 0).collect(),
+        lenient: lenient
+            .map(Pid)
+            .into_iter()
+            .filter(|pid| pid.0 > 0)
+            .collect(),
         refuse_non_dumpable: policy.refuse_non_dumpable,
     }
 }
