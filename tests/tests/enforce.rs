@@ -1039,6 +1039,7 @@ fn a_ring_that_was_made_elsewhere_cannot_be_used_and_one_stays_where_nothing_spe
     let under = |text: &str| {
         let mut command = Command::new(&lab.workload);
         command.uid(65534).gid(65534).arg("--hand-over-ring");
+        command.env("HOME", lab.scratch.path());
         command
             .arg(&lab.program)
             .args(["enforce", "-q", "--policy"]);
