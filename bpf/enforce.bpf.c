@@ -183,7 +183,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 16384);
-	__type(key, u32);
+	__type(key, u64);
 	__type(value, struct container);
 } containers SEC(".maps");
 
@@ -847,15 +847,26 @@ int BPF_PROG(task_free, struct task_struct *task)
 	return 0;
 }
 
-/* The policy of the container in which a program has begun; 0 for none. */
+/* Control groups of containers are not deeper; those that a container makes in its own may be. */
+#define LEVELS 15
+
+/* The policy of the container in which a program has begun; 0 for none. A container may have changed its namespaces,
+ * which its sessions enter: all of them but that of the runtime are its own. */
 static __always_inline u32 policy_of_container(struct task_struct *task)
 {
 	u32 namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
-	struct container *container = bpf_map_lookup_elem(&containers, &namespace);
+	struct container *container;
+	u64 group;
 
-	if (!container || bpf_get_current_ancestor_cgroup_id(container->level) != container->group)
-		return 0;
-	return container->policy;
+	for (int level = 1; level <= LEVELS; level++) {
+		group = bpf_get_current_ancestor_cgroup_id(level);
+		if (!group)
+			return 0;
+		container = bpf_map_lookup_elem(&containers, &group);
+		if (container)
+			return container->runtime_namespace == namespace ? 0 : container->policy;
+	}
+	return 0;
 }
 
 /* The new program has not run yet, and all that its exec opens and maps was done without the policy. */

@@ -171,15 +171,14 @@ struct tenant {
 	char exe[240];
 };
 
-/* A container whose programs are confined as they begin, by its mount namespace. Whoever enters a container is in its
- * control group, too: the number of a namespace is used again after its end, that of a control group is not. */
+/* A container whose programs are confined as they begin, by the number of its control group in the unified hierarchy,
+ * which is not used again. */
 struct container {
-	/* Number of the control group in the unified hierarchy, and its distance from the root. */
-	u64 group;
-	u32 level;
 	u32 policy;
+	/* Mount namespace of the container runtime, whose own programs may begin in the control group. */
+	u32 runtime_namespace;
 	/* Of the control group, for the other side. */
-	char path[496];
+	char path[504];
 };
 
 /* A violation. A path follows, if there is one. */

@@ -155,12 +155,17 @@ impl Node {
 
     /// Makes a container as a runtime does, up to the start of its program.
     fn make(&mut self, name: &str) -> Started {
+        self.make_with(name, "exec sleep 1000")
+    }
+
+    /// Makes a container whose first program is the end of a script.
+    fn make_with(&mut self, name: &str, program: &str) -> Started {
         let pod = pod(name);
         assert_eq!(self.ask("RunPodSandbox", &pod, None), Reply::Accepted(None));
         let (group, mut container) = self.create(&pod, "app");
         let gate = self.scratch.path().join(format!("gate-{}", group.id()));
         make_fifo(&gate);
-        let wait = format!("read _ < {}; exec sleep 1000", gate.display());
+        let wait = format!("read _ < {}; {program}", gate.display());
         let process = in_group(&group, &["unshare", "--mount", "sh", "-c", &wait]);
         let process = { process }.spawn().expect("a shell");
         container.pid = made(&process);
@@ -319,6 +324,11 @@ fn inside() {
     let runtime = in_group(&web.group, &READ).output().expect("cat");
     assert_eq!(runtime.stdout, b"secret\n", "{runtime:?}");
     node.reports(|profile| profile["containers"] == 1 && profile["enforced"] == 1);
+    // Sessions enter the namespaces that the first process has by now.
+    let moved = node.make_with("web", "exec unshare --mount sleep 1000");
+    moved.begin();
+    is_confined(|command| moved.exec(command), "a session elsewhere");
+    drop(moved);
     first_program(&mut node);
     without_agent(&mut node, &web);
     let gone = web.container.clone();

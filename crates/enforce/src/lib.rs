@@ -22,7 +22,9 @@ mod needs;
 pub mod probe;
 mod tree;
 
-pub use bpf::{ContainerPlace, confine_container, missing_hooks, prepare_containers};
+pub use bpf::{
+    ContainerPlace, confine_container, enter_host_groups, missing_hooks, prepare_containers,
+};
 pub use confinement::{
     ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, available,
 };

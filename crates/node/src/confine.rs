@@ -20,6 +20,9 @@ use crate::store::{Body, Record, Way, write_policy};
 /// Annotation by which tollgate's runtime finds a policy.
 const POLICY: &str = "tollgate.policy";
 
+/// Handlers of runtimes whose programs are those of the node's kernel; the first is that of pods without a RuntimeClass.
+const SHARES_KERNEL: [&str; 4] = ["", "runc", "crun", "youki"];
+
 impl Agent {
     /// Prepares the kernel for a policy before a container needs it.
     pub(crate) fn prepare(&self, key: &ObjectKey, body: &Body) {
@@ -58,6 +61,12 @@ impl Agent {
         let filter = self.filter(entry, body)?;
         if !filter.gaps.is_empty() && entry.fail_mode == FailMode::Closed {
             return Err(filter.gaps.join("; "));
+        }
+        if filter.kernel.is_some() && !SHARES_KERNEL.contains(&&*pod.runtime_handler) {
+            return Err(format!(
+                "the runtime class `{}` may run programs in a sandbox, where BPF of the node does not see them",
+                pod.runtime_handler
+            ));
         }
         let own = container
             .linux

@@ -55,6 +55,10 @@ impl Filter {
                 .into_iter()
                 .for_each(|lack| filter.gap(lack));
             filter.kernel = Some(alone.clone());
+            filter.notes.push(
+                "the kernel counts what BPF denies or audits, and the node reports none of it"
+                    .to_owned(),
+            );
         }
         if !alone.enforcers.contains(EnforcerKind::Seccomp) {
             return Ok(filter);
@@ -237,10 +241,14 @@ pub(crate) fn bits(value: u64) -> impl Iterator<Item = u64> {
         .filter(move |bit| value & bit != 0)
 }
 
-/// Mask and value of a condition that tests bits; `None` for another comparison.
+/// Mask and value of a condition that tests bits; `None` for another comparison, and for a value with bits beside the
+/// mask, which one library takes as never equal and another ignores.
 pub(crate) fn as_masked(arg: &LinuxSeccompArg) -> Option<(u64, u64)> {
     match arg.op.as_str() {
-        "SCMP_CMP_MASKED_EQ" => Some((arg.value, arg.value_two)),
+        "SCMP_CMP_MASKED_EQ" => {
+            let is_whole = arg.value_two & !arg.value == 0;
+            is_whole.then_some((arg.value, arg.value_two))
+        }
         "SCMP_CMP_EQ" => Some((u64::MAX, arg.value)),
         _ => None,
     }

@@ -194,3 +194,25 @@ fn a_container_that_has_begun_before_the_kernel_had_its_policy_is_unprotected() 
         state.reasons
     );
 }
+
+#[test]
+fn a_runtime_whose_programs_may_run_in_a_sandbox_is_none_that_the_kernel_confines() {
+    for (handler, is_confined) in [("", true), ("crun", true), ("gvisor", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = Arc::new(Noting::default());
+        let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+        let mut pod = pod("web", &[]);
+        pod.runtime_handler = handler.to_owned();
+        let container = Container {
+            id: "c1".to_owned(),
+            name: "app".to_owned(),
+            ..Container::default()
+        };
+        let answer = agent.handle(&Event::CreateContainer(Box::new((pod, container))));
+        assert_eq!(
+            matches!(answer, Answer::Adjust(_)),
+            is_confined,
+            "{answer:?}"
+        );
+    }
+}

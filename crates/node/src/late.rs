@@ -101,8 +101,13 @@ impl Agent {
         state.expected.remove(id);
         if !state.opened_late.contains_key(id) {
             // The runtime was told to go no further, or no policy is for the container.
-            if !matches!(answer, Answer::Accept) {
+            let was_recorded = state.records.remove(id).is_some();
+            if was_recorded || !matches!(answer, Answer::Accept) {
                 state.seen.remove(id);
+            }
+            drop(state);
+            if was_recorded && let Err(error) = self.store.remove_record(id) {
+                self.say(crate::chain(&error));
             }
             return;
         }
@@ -111,6 +116,12 @@ impl Agent {
         let has_begun_confined = record.is_some_and(|record| record.way != Way::Kernel);
         let is_confined = is_start && *answer == Answer::Accept && has_begun_confined;
         if !is_confined {
+            // An agent that comes after this one must not take it for confined.
+            let was_recorded = state.records.remove(id).is_some();
+            drop(state);
+            if was_recorded && let Err(error) = self.store.remove_record(id) {
+                self.say(crate::chain(&error));
+            }
             return;
         }
         state.opened_late.remove(id);

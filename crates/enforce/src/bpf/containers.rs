@@ -1,35 +1,37 @@
 //! Confines the programs of containers that another program makes.
 //!
-//! The programs in the kernel look a container up by its mount namespace and its control group when a program begins in
-//! it: its first program, and those that are started in it later. Tasks inherit the policy from there on.
+//! The programs in the kernel look a container up by its control group when a program begins in it: its first program, and
+//! those that are started in it later. Tasks inherit the policy from there on. Programs in the mount namespace of the container
+//! runtime are left alone: newer runtimes begin in the group before they enter the container.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::MapCore;
-use libbpf_rs::MapFlags;
+use libbpf_rs::{MapCore, MapFlags};
 use policy::Policy;
 use policy::compile::MachineFeatures;
 use policy::compile::bpf::Profile;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Error;
 use super::programs::{KernelPrograms, cannot, put, text, word};
 
 /// Size of `struct container`, and of the fields before its path.
 const ENTRY_SIZE: usize = 512;
-const PATH_AT: usize = 16;
+const PATH_AT: usize = 8;
+/// Depth at which the programs in the kernel find a control group.
+const LEVELS: u32 = 15;
 const MAP: &str = "containers";
 
 /// What the kernel tells a container by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerPlace {
-    /// Number of its mount namespace.
-    mount_namespace: u32,
+    /// Number of the mount namespace of the container runtime.
+    runtime_namespace: u32,
     /// Number of its control group in the unified hierarchy.
     group: u64,
-    /// Number of folders from the root of the hierarchy to the control group.
-    level: u32,
     /// Path of the control group where the hierarchy is mounted.
     group_path: PathBuf,
     /// Its mounts, as in `/proc/PID/mountinfo`.
@@ -37,10 +39,10 @@ pub struct ContainerPlace {
 }
 
 impl ContainerPlace {
-    /// Reads the place of a container from one of its processes.
+    /// Reads the place of a container from its first process, whose parent is the container runtime's.
     ///
     /// # Errors
-    /// If the process cannot be read, has the mounts of this process, or is not below the root of a unified hierarchy
+    /// If the process cannot be read, has the mounts of the runtime, or is not below the root of a unified hierarchy
     /// of control groups that is mounted here.
     pub fn of(pid: i32) -> Result<Self, Error> {
         let wrong = |why: &str| Error::Container {
@@ -53,11 +55,17 @@ impl ContainerPlace {
         };
         let namespace = |pid: &str| {
             let path = format!("/proc/{pid}/ns/mnt");
-            fs::metadata(&path).map_err(cannot(Path::new(&path)))
+            let found = fs::metadata(&path).map_err(cannot(Path::new(&path)));
+            found.map(|found| found.ino())
         };
-        let mount_namespace = namespace(&pid.to_string())?.ino();
-        if mount_namespace == namespace("self")?.ino() {
-            return Err(wrong("has no mount namespace of its own"));
+        let status = read("status")?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        let parent = parent.map(str::trim).filter(|parent| *parent != "0");
+        let parent =
+            parent.ok_or_else(|| wrong("has no parent in the pid namespace of the agent"))?;
+        let runtime_namespace = namespace(parent)?;
+        if runtime_namespace == namespace(&pid.to_string())? {
+            return Err(wrong("has the mount namespace of the container runtime"));
         }
         let groups = read("cgroup")?;
         let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -70,11 +78,13 @@ impl ContainerPlace {
         let group = fs::metadata(&group_path)
             .map_err(cannot(&group_path))?
             .ino();
+        if level > LEVELS {
+            return Err(wrong("is in a control group that is too deep"));
+        }
         let place = Self {
-            mount_namespace: u32::try_from(mount_namespace)
-                .map_err(|_larger| wrong("has a mount namespace with an odd number"))?,
+            runtime_namespace: u32::try_from(runtime_namespace)
+                .map_err(|_larger| wrong("has a parent whose namespace has an odd number"))?,
             group,
-            level,
             group_path,
             mounts: read("mountinfo")?,
         };
@@ -85,9 +95,8 @@ impl ContainerPlace {
     }
 
     fn entry(&self, number: u32) -> Vec<u8> {
-        let mut entry = self.group.to_ne_bytes().to_vec();
-        entry.extend(self.level.to_ne_bytes());
-        entry.extend(number.to_ne_bytes());
+        let mut entry = number.to_ne_bytes().to_vec();
+        entry.extend(self.runtime_namespace.to_ne_bytes());
         entry.extend(self.group_path.as_os_str().as_encoded_bytes());
         entry.resize(ENTRY_SIZE, 0);
         entry
@@ -149,6 +158,27 @@ impl Hierarchy {
     }
 }
 
+/// Enters the control group namespace of the host, as which process 1 counts: in one of its own a process does not see where
+/// other containers are. The caller must have no other threads.
+///
+/// # Errors
+/// If that is not allowed, or if there is no unified hierarchy whose root is mounted here.
+pub fn enter_host_groups() -> Result<(), Error> {
+    const HOST: &str = "/proc/1/ns/cgroup";
+    let namespace = fs::File::open(HOST).map_err(cannot(Path::new(HOST)))?;
+    let own = fs::metadata("/proc/self/ns/cgroup").map_err(cannot(Path::new(HOST)))?;
+    let host = namespace.metadata().map_err(cannot(Path::new(HOST)))?;
+    if own.ino() != host.ino() {
+        let kind = Some(LinkNameSpaceType::ControlGroup);
+        let entered = move_into_link_name_space(namespace.as_fd(), kind);
+        entered.map_err(|error| cannot(Path::new(HOST))(error.into()))?;
+    }
+    match Hierarchy::mounted(&super::mounts()?) {
+        Some(hierarchy) if hierarchy.root == "/" => Ok(()),
+        _ => Err(Error::NoUnifiedHierarchy),
+    }
+}
+
 /// Attaches the programs that a policy needs, which takes longer than a container runtime waits.
 ///
 /// # Errors
@@ -173,7 +203,7 @@ pub fn confine_container(policy: &Policy, place: &ContainerPlace) -> Result<u32,
     let entered = match loaded.lacks.first() {
         Some(lack) => Err(Error::Lacks { lack: lack.clone() }),
         None => kernel.map(MAP).and_then(|map| {
-            let key = place.mount_namespace.to_ne_bytes();
+            let key = place.group.to_ne_bytes();
             put(&map, MAP, &key, &place.entry(loaded.number))
         }),
     };
@@ -191,9 +221,8 @@ impl KernelPrograms {
     /// Returns true if a container of the policy is still there, whose first program may not have begun.
     pub(super) fn has_container(&self, number: u32) -> Result<bool, Error> {
         Ok(self.containers_of(number)?.into_iter().any(|entry| {
-            let entry = entry.value;
-            let group = entry.first_chunk().copied().map(u64::from_ne_bytes);
-            let found = fs::metadata(text(&entry[PATH_AT..]));
+            let group = entry.key.first_chunk().copied().map(u64::from_ne_bytes);
+            let found = fs::metadata(text(&entry.value[PATH_AT..]));
             found.is_ok_and(|found| Some(found.ino()) == group)
         }))
     }
@@ -214,7 +243,7 @@ impl KernelPrograms {
             let entry = map.lookup(&key, MapFlags::ANY).map_err(Error::map(MAP))?;
             if let Some(entry) = entry
                 && entry.len() == ENTRY_SIZE
-                && word(&entry, 3) == Some(number)
+                && word(&entry, 0) == Some(number)
             {
                 found.push(TableEntry { key, value: entry });
             }
@@ -261,7 +290,9 @@ mod tests {
         let own = std::process::id().cast_signed();
         let error = ContainerPlace::of(own).unwrap_err();
         assert!(
-            error.to_string().contains("no mount namespace of its own"),
+            error
+                .to_string()
+                .contains("mount namespace of the container runtime"),
             "{error}"
         );
         assert!(ContainerPlace::of(-1).is_err());

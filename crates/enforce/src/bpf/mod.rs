@@ -32,7 +32,7 @@ use policy::{EnforcerKind, Policy};
 use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-pub use containers::{ContainerPlace, confine_container, prepare_containers};
+pub use containers::{ContainerPlace, confine_container, enter_host_groups, prepare_containers};
 pub(crate) use programs::Loaded;
 pub(crate) use records::Reports;
 
@@ -106,6 +106,9 @@ pub enum Error {
         #[source]
         cause: libbpf_rs::Error,
     },
+    /// Control groups of version 2 are not mounted from their root.
+    #[error("the root of control groups of version 2 is mounted nowhere")]
+    NoUnifiedHierarchy,
     /// A container cannot be told from others.
     #[error("process {pid} of the container {why}")]
     Container {

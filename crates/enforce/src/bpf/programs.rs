@@ -282,7 +282,7 @@ impl KernelPrograms {
             Err(Error::Path { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
             outcome => drop(outcome?),
         }
-        Ok(self.has_container(number)? || self.has_tenant(number)?)
+        self.has_tenant(number)
     }
 
     /// Returns true if a process is a tenant of a policy, or if this process cannot see all processes.
@@ -460,7 +460,8 @@ impl KernelPrograms {
         for loaded in self.loaded()?.iter().filter(|loaded| loaded.users == 0) {
             let counts = ledger(&ledgers, loaded.number)?;
             let is_used = counts.is_some_and(|[.., is_used]| is_used != 0);
-            if is_used || !self.is_waited_for(loaded.number)? {
+            let is_needed = !is_used && self.is_waited_for(loaded.number)?;
+            if !is_needed && !self.has_container(loaded.number)? {
                 self.remove(loaded.number)?;
             }
         }

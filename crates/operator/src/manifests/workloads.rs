@@ -214,7 +214,12 @@ fn agents(installation: &Installation) -> Value {
     if let Some(words) = command.as_array_mut() {
         words.extend(further_options(installation).map(Value::from));
     }
-    let memory = ["128Mi", "512Mi"][usize::from(has_engine(installation))];
+    // With BPF the tables of each container count, which take up to 1.7 MB.
+    let memory = match (installation.bpf, has_engine(installation)) {
+        (true, _) => "1Gi",
+        (false, true) => "512Mi",
+        (false, false) => "128Mi",
+    };
     let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,

@@ -297,7 +297,15 @@ impl<'a> UnwatchedInterval<'a> {
             // Last: a signal to many is sent from here.
             None => self.guarded(waiting.id, audit, nr, call),
         };
-        self.respond(waiting, answer);
+        // What was sent from here was done, also if it has ended the caller.
+        let is_begun = waiting.is_begun || matches!(answer, Answer::Returned(_));
+        self.respond(
+            Waiting {
+                is_begun,
+                ..waiting
+            },
+            answer,
+        );
     }
 
     /// Returns the answer to a call that nothing refuses but what it is aimed at.

@@ -184,6 +184,8 @@ impl Keeper<'_> {
                 successor.kill();
             }
         }
+        // Its number may be another process's by now.
+        self.inherited.shared_state.set_agent_pid(generation, 0);
         if !is_over {
             return None;
         }

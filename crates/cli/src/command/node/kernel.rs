@@ -12,7 +12,16 @@ use probe::Support;
 /// Returns the enforcers of this kernel. Policies for others are not enforced as a whole, which the report says.
 pub(super) fn enforcer() -> Option<Arc<dyn KernelEnforcer>> {
     match enforce::probe::probe(EnforcerKind::Bpf) {
-        Support::Yes { .. } => Some(Arc::new(BpfLsm)),
+        Support::Yes { .. } => match enforce::enter_host_groups() {
+            Ok(()) => Some(Arc::new(BpfLsm)),
+            Err(error) => {
+                let why = chain(&error);
+                terminal::complain(&format!(
+                    "tollgate: BPF enforces nothing on this node: {why}\n"
+                ));
+                None
+            }
+        },
         Support::Partial { why, .. } | Support::No { why, .. } => {
             terminal::complain(&format!(
                 "tollgate: BPF enforces nothing on this node: {why}\n"
