@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use kinds::{Condition, ConditionStatus, ObjectKey, PolicyObject};
+use kinds::{Condition, ConditionStatus, ObjectKey, PolicyObject, Scope, profile_name};
 
 use crate::node::StoredProfile;
 use crate::profile::ProfileError;
@@ -64,17 +64,24 @@ impl Cluster {
                 namespace => before = Some(namespace),
             }
         }
-        let claimed = policy.status.as_ref();
-        let claimed = claimed.and_then(|status| status.installation.as_deref());
-        // Earlier builds wrote profiles without a claim.
-        match claimed.filter(|claimed| !claimed.is_empty()).or(before) {
+        // Earlier builds wrote profiles without a claim. If two did, the first claim decides: neither gives way to a profile alone.
+        let before = before.filter(|_| !self.has_profile(id));
+        match claimed(policy).or(before) {
             None => PolicyClaim::Free,
             Some(claimed) if claimed == self.installation => PolicyClaim::Ours,
             Some(claimed) => PolicyClaim::Other(Rival::Installation(claimed.to_owned())),
         }
     }
 
-    /// ArmorProfiles of other installations and programs for a policy.
+    /// Returns true if the API server has a profile for a policy that this installation has written.
+    fn has_profile(&self, id: &PolicyId) -> bool {
+        let own = self.profile_key(id).ok();
+        let stored = own.and_then(|key| self.stored.get(&key));
+        stored.is_some_and(|profile| profile.installation == self.installation)
+    }
+
+    /// ArmorProfiles of other installations and programs for a policy. One with another name than theirs is none: anybody may
+    /// name a policy as the owner of an object.
     fn foreign_profiles<'c>(
         &'c self,
         id: &PolicyId,
@@ -84,19 +91,23 @@ impl Cluster {
         let uid = policy.metadata.uid.as_deref().unwrap_or_default();
         let owned = self.foreign.get(uid).into_iter().flatten();
         let named = own.and_then(|key| self.stored.get_key_value(&key));
+        let owned = owned.filter(|key| is_name_for(id, key));
         let owned = owned.filter_map(|key| self.stored.get_key_value(key));
         let all = named.into_iter().chain(owned);
         all.filter(|(_, profile)| profile.installation != self.installation)
     }
 
-    /// Returns true if another installation has taken over a policy of this one, and has written its profile: that of this
-    /// installation is not needed any more.
+    /// Returns true if another installation has taken over a policy of this one, which the policy's status says, and has written
+    /// its profile: that of this installation is not needed any more.
     pub(crate) fn is_handed_over(&self, id: &PolicyId) -> bool {
         let PolicyClaim::Other(Rival::Installation(namespace)) = self.claim(id) else {
             return false;
         };
         let policy = self.policies.get(id);
         policy.is_some_and(|policy| {
+            if claimed(policy) != Some(&namespace) {
+                return false;
+            }
             let mut profiles = self.foreign_profiles(id, policy);
             profiles.any(|(_, profile)| profile.installation == namespace)
         })
@@ -147,6 +158,21 @@ impl Cluster {
             self.changes.extend(owners.map(|(id, _)| id.clone()));
         }
     }
+}
+
+/// The installation that the status of a policy names.
+fn claimed(policy: &PolicyObject) -> Option<&str> {
+    let claimed = policy.status.as_ref()?.installation.as_deref()?;
+    (!claimed.is_empty()).then_some(claimed)
+}
+
+/// Returns true if a profile of an installation or of vArmor for a policy has this key. Those for a policy of the cluster lie in
+/// the namespace of the installation.
+fn is_name_for(id: &PolicyId, key: &ObjectKey) -> bool {
+    let of_policy = (id.scope == Scope::Namespace).then_some(&*id.key.namespace);
+    let is_near = of_policy.is_none_or(|namespace| namespace == key.namespace);
+    let name = profile_name(of_policy, &id.key.name, &key.namespace);
+    is_near && name.is_ok_and(|name| name == key.name)
 }
 
 /// Type of the condition by which an installation says that it does not act.

@@ -35,6 +35,7 @@ mod models;
 mod node;
 mod profile;
 mod restart;
+mod rollout;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -52,7 +53,7 @@ pub use marks::{PatchOperation, Workload};
 pub use models::DesiredModel;
 pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
-pub use restart::{Progress, RESTARTED_KINDS, Restart, RestartState, Step, undo_restart};
+pub use restart::{Patch, Progress, RESTARTED_KINDS, Restart, RestartState, Step, undo_restart};
 pub use status::{CONDITIONS, keep_condition_times, keep_times};
 
 use artifact_status::StoredArtifact;
@@ -60,6 +61,7 @@ use artifacts::ArtifactId;
 use egress::Network;
 use models::Models;
 use node::{Nodes, StoredProfile, Touched};
+use restart::is_restartable;
 
 /// Age at which the report of a node is worth nothing.
 pub const SILENCE: Duration = Duration::from_secs(120);
@@ -84,7 +86,10 @@ pub struct Release {
     pub finalizers: Vec<String>,
     /// All nodes have seen the deletion.
     pub is_seen: bool,
-    /// Kind and namespace (`None` for all) of the workloads that were restarted for it, if some may have been.
+    /// The time of the deletion is over: nothing is waited for any longer.
+    pub is_overdue: bool,
+    /// Kind and namespace (`None` for all) of the workloads that may have been restarted for it, also if its policy does not ask
+    /// for that any more. `None` if they cannot be restarted.
     pub restarted: Option<(String, Option<String>)>,
 }
 
@@ -283,13 +288,15 @@ impl Cluster {
                 .as_ref()
                 .filter(|_| has_finalizer(profile))?;
             let is_seen = are_known && self.nodes.have_seen(deleting.version);
+            let is_overdue = is_overdue(&deleting.since);
             let others = profile.finalizers.iter().filter(|one| *one != FINALIZER);
-            (is_seen || is_overdue(&deleting.since)).then(|| Release {
+            (is_seen || is_overdue).then(|| Release {
                 key: key.clone(),
                 uid: profile.uid.clone(),
                 finalizers: others.cloned().collect(),
                 is_seen,
-                restarted: profile.spec.update_existing_workloads.then(|| {
+                is_overdue,
+                restarted: is_restartable(&profile.spec.target.kind).then(|| {
                     let namespace =
                         (profile.scope == Scope::Namespace).then(|| key.namespace.clone());
                     (profile.spec.target.kind.clone(), namespace)

@@ -4,6 +4,8 @@
 //! the hash is not restarted again, whatever addresses the policy is expanded to. One workload is restarted at a time, and the
 //! next one when its pods are available: a policy that keeps pods from starting stops at the first.
 
+use std::collections::BTreeSet;
+
 use kinds::annotations::{
     FAIL_MODE, FailMode, OF_POLICY, RESTARTED_AT, RESTARTED_FOR, VARMOR_RESTARTED_AT,
 };
@@ -11,17 +13,31 @@ use kinds::{Condition, ConditionStatus, ObjectKey, PolicyObject, Scope, policy_h
 use serde_json::{Map, Value, json};
 
 use crate::marks::{Workload, is_for};
+use crate::rollout::{Rollout, rollout};
 use crate::status::condition;
-use crate::{Cluster, PolicyClaim, PolicyId};
+use crate::{Cluster, ObjectKind, PolicyClaim, PolicyId};
 
 /// Length of a hash in an annotation.
 const SHORT: usize = 16;
+
+/// The condition of a policy about restarts.
+const UPDATED: &str = "WorkloadsUpdated";
+/// What is between the numbers and the policy in the message of restarts that are concluded.
+const FOR: &str = " had to be restarted for ";
 
 /// Kinds of workloads that can be restarted, with their names in paths.
 pub const RESTARTED_KINDS: [(&str, &str); 3] = [
     ("Deployment", "deployments"),
     ("StatefulSet", "statefulsets"),
     ("DaemonSet", "daemonsets"),
+];
+
+/// Kinds of objects of which all have to be known before anything is restarted.
+const NEEDED: [ObjectKind; 4] = [
+    ObjectKind::Policies,
+    ObjectKind::Profiles,
+    ObjectKind::Nodes,
+    ObjectKind::Reports,
 ];
 
 /// Workloads that are to be restarted for a policy.
@@ -35,6 +51,8 @@ pub struct Restart {
     pub profile: String,
     /// Hash of the policy as it is written.
     pub hash: String,
+    /// Generation of the policy.
+    pub generation: Option<i64>,
 }
 
 /// How far the restarts for a policy are.
@@ -42,6 +60,8 @@ pub struct Restart {
 pub struct RestartState {
     /// Hash of [`Restart`].
     pub hash: String,
+    /// Generation of [`Restart`].
+    pub generation: Option<i64>,
     /// What was done.
     pub progress: Progress,
     /// The state for people.
@@ -55,7 +75,7 @@ pub enum Progress {
     Restarted,
     /// A workload is being restarted.
     Restarting,
-    /// The pods of a restarted workload do not become available.
+    /// The pods of a restarted workload do not become available, or a workload cannot be restarted.
     Stalled,
     /// Some workloads have the marks, but do not replace their pods by themselves.
     NotRolled,
@@ -78,10 +98,21 @@ impl Progress {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Merge patch of a workload.
-    pub patch: Option<(ObjectKey, Value)>,
+    /// The change of a workload.
+    pub patch: Option<Patch>,
     /// The state when it is done.
     pub state: RestartState,
+}
+
+/// A change of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patch {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Unique id of the workload, or its name if it has none.
+    pub workload: String,
+    /// Merge patch.
+    pub body: Value,
 }
 
 impl Cluster {
@@ -93,6 +124,13 @@ impl Cluster {
     pub fn restart(&self, id: &PolicyId) -> Result<Restart, String> {
         let wait = |cause: &str| Err(format!("no workload is restarted yet: {cause}"));
         let policy = self.policies.get(id).ok_or("there is no such policy")?;
+        if let Some(kind) = NEEDED.into_iter().find(|kind| !self.synced.contains(kind)) {
+            return wait(&format!("not all {kind:?} are known yet"));
+        }
+        let known = self.restarts_of(id, policy).map(|state| state.progress);
+        if known == Some(Progress::Restarted) || self.concluded(id, policy).is_some() {
+            return Err("every workload is restarted".to_owned());
+        }
         if self.claim(id) != PolicyClaim::Ours {
             return wait("another installation may act on the policy");
         }
@@ -117,6 +155,7 @@ impl Cluster {
             kind: policy.spec.target.kind.clone(),
             namespace: (id.scope == Scope::Namespace).then(|| id.key.namespace.clone()),
             hash: restart_hash(policy),
+            generation: policy.metadata.generation,
             profile: profile.name,
         })
     }
@@ -131,21 +170,21 @@ impl Cluster {
         is_modeled || coverage.is_ok_and(|coverage| coverage.unprotected > 0)
     }
 
-    /// The next step of a restart, by the workloads of its kind that there are. `now` is the time in RFC 3339.
+    /// The next step of a restart, by the workloads of its kind that there are. `patched` has those that were patched for this
+    /// hash already, by [`Patch::workload`]. `now` is the time in RFC 3339.
     #[must_use]
-    pub fn step(&self, id: &PolicyId, restart: &Restart, workloads: &[Value], now: &str) -> Step {
+    pub fn step(
+        &self,
+        id: &PolicyId,
+        restart: &Restart,
+        workloads: &[Value],
+        patched: &BTreeSet<String>,
+        now: &str,
+    ) -> Step {
         let wanted = workloads.iter().filter(|one| self.is_restarted(id, one));
         let (done, left): (Vec<&Value>, Vec<&Value>) =
             wanted.partition(|one| annotation(one, &restart.key()) == Some(&restart.hash));
         let total = done.len() + left.len();
-        let state = |progress, message| Step {
-            patch: None,
-            state: RestartState {
-                hash: restart.hash.clone(),
-                progress,
-                message,
-            },
-        };
         let mut unrolled = Vec::new();
         for one in &done {
             match rollout(&restart.kind, one) {
@@ -157,7 +196,7 @@ impl Cluster {
                         done.len(),
                         name(one)
                     );
-                    return state(Progress::Restarting, message);
+                    return restart.idle(Progress::Restarting, message);
                 }
                 Rollout::Stalled => {
                     let message = format!(
@@ -165,28 +204,50 @@ impl Cluster {
                         name(one),
                         left.len()
                     );
-                    return state(Progress::Stalled, message);
+                    return restart.idle(Progress::Stalled, message);
                 }
             }
         }
         // Whoever runs without the policy by now is replaced by other means, or not at all.
-        let next = left.first().filter(|_| self.needs_restart(id));
-        if let Some(next) = next {
-            let message = format!("{} of {total} workloads are restarted", done.len());
-            let mut step = state(Progress::Restarting, message);
-            step.patch = Some((key_of(next), restart.patch(next, now)));
-            return step;
+        match left.first().filter(|_| self.needs_restart(id)) {
+            Some(next) => {
+                let message = format!("{} of {total} workloads are restarted", done.len());
+                restart.next(next, message, patched, now)
+            }
+            None if unrolled.is_empty() => {
+                let message = format!("{} of {total} workloads{FOR}{}", done.len(), restart.name());
+                restart.idle(Progress::Restarted, message)
+            }
+            None => {
+                let message = format!("these do not replace their pods: {}", unrolled.join(", "));
+                restart.idle(Progress::NotRolled, message)
+            }
         }
-        match unrolled.is_empty() {
-            true => state(
-                Progress::Restarted,
-                format!("{} of {total} workloads had to be restarted", done.len()),
-            ),
-            false => state(
-                Progress::NotRolled,
-                format!("these do not replace their pods: {}", unrolled.join(", ")),
-            ),
-        }
+    }
+
+    /// The restarts for a policy as it is, of which this operator knows.
+    fn restarts_of(&self, id: &PolicyId, policy: &PolicyObject) -> Option<&RestartState> {
+        let hash = restart_hash(policy);
+        let state = self.restarts.get(id);
+        state.filter(|one| one.hash == hash && one.generation == policy.metadata.generation)
+    }
+
+    /// The condition in the stored status that says that the restarts for a policy are concluded, as it is written now and for the
+    /// profile of this installation. It outlives the operator that wrote it.
+    fn concluded(&self, id: &PolicyId, policy: &PolicyObject) -> Option<Condition> {
+        let status = policy.status.as_ref()?;
+        let mut all = status.conditions.iter();
+        let condition = all.find(|one| one.kind == UPDATED)?;
+        let (done, reason) = Progress::Restarted.words();
+        let is_done = condition.status == done && condition.reason == reason;
+        let is_seen = status.observed_generation == policy.metadata.generation;
+        // The fail mode changes no generation, and another installation has another profile. Earlier builds wrote neither.
+        let profile = self.profile_key(id).ok()?.name;
+        let wanted = name_of(&profile, &restart_hash(policy));
+        let named = condition.message.rsplit_once(FOR);
+        let is_same = named.is_none_or(|(_, found)| found == wanted);
+        let (message, reason) = (condition.message.clone(), &*condition.reason);
+        (is_done && is_seen && is_same).then(|| self::condition(UPDATED, done, reason, message))
     }
 
     /// Returns true if a workload is one that a policy has restarted. The installation itself is not.
@@ -212,10 +273,10 @@ impl Cluster {
             return None;
         }
         let made = |status, reason: &str, message: String| {
-            Some(condition("WorkloadsUpdated", status, reason, message))
+            Some(condition(UPDATED, status, reason, message))
         };
         let kind = &policy.spec.target.kind;
-        if !RESTARTED_KINDS.iter().any(|(known, _)| known == kind) {
+        if !is_restartable(kind) {
             let message = "bare Pods are not restarted: delete and create them again".to_owned();
             return made(ConditionStatus::False, "NotRestarted", message);
         }
@@ -224,21 +285,72 @@ impl Cluster {
                            restart them by `kubectl rollout restart`";
             return made(ConditionStatus::False, "NotEnabled", message.to_owned());
         }
-        let hash = restart_hash(policy);
-        match self.restarts.get(id).filter(|state| state.hash == hash) {
-            Some(state) => {
-                let (status, reason) = state.progress.words();
-                made(status, reason, state.message.clone())
-            }
-            None => {
-                let cause = self.restart(id).err().unwrap_or_default();
-                made(ConditionStatus::Unknown, "Processing", cause)
-            }
+        if let Some(state) = self.restarts_of(id, policy) {
+            let (status, reason) = state.progress.words();
+            return made(status, reason, state.message.clone());
         }
+        self.concluded(id, policy).or_else(|| {
+            let cause = self.restart(id).err().unwrap_or_default();
+            made(ConditionStatus::Unknown, "Processing", cause)
+        })
     }
 }
 
 impl Restart {
+    /// How far it is.
+    #[must_use]
+    pub fn state(&self, progress: Progress, message: String) -> RestartState {
+        RestartState {
+            hash: self.hash.clone(),
+            generation: self.generation,
+            progress,
+            message,
+        }
+    }
+
+    /// A step in which nothing is changed.
+    fn idle(&self, progress: Progress, message: String) -> Step {
+        Step {
+            patch: None,
+            state: self.state(progress, message),
+        }
+    }
+
+    /// The step that restarts a workload. One that was patched, and has lost the annotation, is not patched again: whoever takes
+    /// it out would do so for ever, and each time pods would be replaced.
+    fn next(
+        &self,
+        workload: &Value,
+        message: String,
+        patched: &BTreeSet<String>,
+        now: &str,
+    ) -> Step {
+        let metadata = &workload["metadata"];
+        let uid = metadata["uid"].as_str().map(str::to_owned);
+        let uid = uid.unwrap_or_else(|| name(workload));
+        if patched.contains(&uid) {
+            let message = format!(
+                "{} was restarted, and something has taken the annotation {} out of its template: it is not restarted again, and \
+                 no further workload is",
+                name(workload),
+                self.key()
+            );
+            return self.idle(Progress::Stalled, message);
+        }
+        let mut step = self.idle(Progress::Restarting, message);
+        step.patch = Some(Patch {
+            key: key_of(workload),
+            workload: uid,
+            body: self.patch(workload, now),
+        });
+        step
+    }
+
+    /// The policy for people, and for the next operator.
+    fn name(&self) -> String {
+        name_of(&self.profile, &self.hash)
+    }
+
     /// The annotation of a workload that was restarted.
     fn key(&self) -> String {
         format!("{RESTARTED_FOR}{}", self.profile)
@@ -254,6 +366,15 @@ impl Restart {
         let annotations = annotations.map(|(key, value)| (key, json!(value)));
         merge_patch(workload, Map::from_iter(annotations))
     }
+}
+
+fn name_of(profile: &str, hash: &str) -> String {
+    format!("{profile} {hash}")
+}
+
+/// Returns true if workloads of a kind can be restarted.
+pub(crate) fn is_restartable(kind: &str) -> bool {
+    RESTARTED_KINDS.iter().any(|(known, _)| *known == kind)
 }
 
 /// The patch that takes out of a workload what a restart for a profile has put in; `None` if there is nothing.
@@ -310,71 +431,4 @@ fn restart_hash(policy: &PolicyObject) -> String {
     let mut hash = policy_hash(&all.to_string());
     hash.truncate(SHORT);
     hash
-}
-
-/// How far a workload is with the replacement of its pods.
-#[derive(Debug, PartialEq, Eq)]
-enum Rollout {
-    Done,
-    Running,
-    Stalled,
-    /// It does not replace them by itself, or not all.
-    NotRolled(&'static str),
-}
-
-fn rollout(kind: &str, workload: &Value) -> Rollout {
-    let (spec, status) = (&workload["spec"], &workload["status"]);
-    let number = |value: &Value, default: u64| value.as_u64().unwrap_or(default);
-    let wanted = number(&spec["replicas"], 1);
-    if spec["paused"] == true {
-        return Rollout::NotRolled("is paused");
-    }
-    if spec["updateStrategy"]["type"] == "OnDelete" {
-        return Rollout::NotRolled("has the update strategy OnDelete");
-    }
-    if number(&spec["updateStrategy"]["rollingUpdate"]["partition"], 0) > 0 {
-        return Rollout::NotRolled("has a partition, so that it replaces some alone");
-    }
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    if conditions.any(|one| one["reason"] == "ProgressDeadlineExceeded" && one["status"] == "False")
-    {
-        return Rollout::Stalled;
-    }
-    let generation = number(&workload["metadata"]["generation"], 0);
-    let (wanted, updated, available, all) = match kind {
-        "DaemonSet" => {
-            let desired = number(&status["desiredNumberScheduled"], 0);
-            let updated = number(&status["updatedNumberScheduled"], 0);
-            (
-                desired,
-                updated,
-                number(&status["numberAvailable"], 0),
-                updated,
-            )
-        }
-        "StatefulSet" => {
-            let updated = number(&status["updatedReplicas"], 0);
-            (
-                wanted,
-                updated,
-                number(&status["readyReplicas"], 0),
-                updated,
-            )
-        }
-        _ => {
-            let updated = number(&status["updatedReplicas"], 0);
-            let all = number(&status["replicas"], 0);
-            (
-                wanted,
-                updated,
-                number(&status["availableReplicas"], 0),
-                all,
-            )
-        }
-    };
-    let is_seen = number(&status["observedGeneration"], 0) >= generation;
-    match is_seen && updated >= wanted && available >= wanted && all <= updated {
-        true => Rollout::Done,
-        false => Rollout::Running,
-    }
 }

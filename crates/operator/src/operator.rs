@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::lease::{self, Lease, LeaseError};
 use crate::metrics::Metrics;
-use crate::restarts::Restarts;
+use crate::restarts::{Restarts, is_right_missing};
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
 use crate::writer::{Writer, Written};
@@ -410,13 +410,14 @@ impl Round<'_> {
     }
 
     /// Takes the marks of a profile that goes out of workloads. Returns true when there is none left, or when the operator may
-    /// not change workloads: the marks of a policy that does not exist say nothing to nodes.
+    /// not change workloads, or they refuse until the time of the deletion is over: the marks of a policy that does not exist
+    /// say nothing to nodes.
     fn undo_restarts(&self, release: &Release) -> Result<bool, ApiError> {
         if release.restarted.is_none() || !self.settings.update_workloads {
             return Ok(true);
         }
         match self.restarts.undo(release) {
-            Err(error) if error.code() == Some(403) => {
+            Err(error) if release.is_overdue || is_right_missing(&error) => {
                 self.writer.note_marks_left(release, &error);
                 Ok(true)
             }

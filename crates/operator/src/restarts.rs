@@ -1,18 +1,22 @@
 //! Rolling restarts of workloads that ran before their policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use apiserver::{ApiError, Client, Resource};
 use cluster::{
-    Cluster, Event, PolicyId, Progress, RESTARTED_KINDS, Release, Restart, RestartState,
-    undo_restart,
+    Cluster, Event, Patch, PolicyClaim, PolicyId, Progress, RESTARTED_KINDS, Release, Restart,
+    RestartState, undo_restart,
 };
 use jiff::Timestamp;
+use kinds::ObjectKey;
 use serde_json::Value;
 
-/// When workloads are looked at again that do not replace their pods by themselves.
+/// When workloads are looked at again that do not replace their pods by themselves, or refuse a restart.
 const SECOND_LOOK: Duration = Duration::from_secs(60);
+
+/// Number of workloads that may refuse to be changed before the others are left for later: the lease has to be renewed.
+const MAX_REFUSED: usize = 8;
 
 /// Makes restarts, one workload of a policy at a time.
 pub(crate) struct Restarts {
@@ -20,10 +24,14 @@ pub(crate) struct Restarts {
     /// Least time between two looks at the workloads of all policies.
     pause: Duration,
     next: Instant,
-    /// Hashes of policies whose workloads are all restarted. They are not looked at again, or only at that time if some do not
-    /// replace their pods by themselves.
-    done: BTreeMap<PolicyId, (String, Option<Instant>)>,
+    /// Policies whose workloads are not looked at before a time.
+    later: BTreeMap<PolicyId, (Version, Instant)>,
+    /// Workloads that this process has patched for a policy.
+    patched: BTreeMap<PolicyId, (Version, BTreeSet<String>)>,
 }
+
+/// Unique id of a policy, hash and generation of its restart.
+type Version = (Option<String>, String, Option<i64>);
 
 impl Restarts {
     pub(crate) fn new(client: Client, pause: Duration) -> Self {
@@ -31,7 +39,8 @@ impl Restarts {
             client,
             pause,
             next: Instant::now(),
-            done: BTreeMap::new(),
+            later: BTreeMap::new(),
+            patched: BTreeMap::new(),
         }
     }
 
@@ -47,7 +56,10 @@ impl Restarts {
             return (events, failures);
         }
         self.next = Instant::now() + self.pause;
-        self.done.retain(|id, _| cluster.policy(id).is_some());
+        self.later.retain(|id, _| cluster.policy(id).is_some());
+        // The profile of a policy that is gone or another installation's takes its marks along.
+        self.patched
+            .retain(|id, _| cluster.policy(id).is_some() && cluster.claim(id) == PolicyClaim::Ours);
         for (id, policy) in cluster.policies() {
             if !policy.spec.update_existing_workloads || Instant::now() >= renewal {
                 continue;
@@ -55,24 +67,20 @@ impl Restarts {
             let Ok(restart) = cluster.restart(id) else {
                 continue;
             };
-            let is_done = self.done.get(id).is_some_and(|(hash, again)| {
-                *hash == restart.hash && again.is_none_or(|again| Instant::now() < again)
-            });
-            let Some(resource) = resource(&restart.kind).filter(|_| !is_done) else {
+            let version = (
+                policy.metadata.uid.clone(),
+                restart.hash.clone(),
+                restart.generation,
+            );
+            let waits = self
+                .later
+                .get(id)
+                .is_some_and(|(known, again)| *known == version && Instant::now() < *again);
+            let Some(resource) = resource(&restart.kind).filter(|_| !waits) else {
                 continue;
             };
-            match self.step_of(cluster, id, &restart, &resource) {
-                Ok(state) => {
-                    let again = match state.progress {
-                        Progress::Restarted => Some(None),
-                        Progress::NotRolled => Some(Some(Instant::now() + SECOND_LOOK)),
-                        _ => None,
-                    };
-                    if let Some(again) = again {
-                        self.done.insert(id.clone(), (restart.hash.clone(), again));
-                    }
-                    events.push(Event::Restarts(id.clone(), state));
-                }
+            match self.step_of(cluster, id, &restart, (&resource, version)) {
+                Ok(state) => events.push(Event::Restarts(id.clone(), state)),
                 Err(error) => failures.push(format!(
                     "cannot restart the workloads of {}: {error}",
                     id.key
@@ -83,29 +91,49 @@ impl Restarts {
     }
 
     fn step_of(
-        &self,
+        &mut self,
         cluster: &Cluster,
         id: &PolicyId,
         restart: &Restart,
-        resource: &Resource,
+        (resource, version): (&Resource, Version),
     ) -> Result<RestartState, ApiError> {
-        let namespace = restart.namespace.as_deref();
-        let step = self.list(resource, namespace).and_then(|workloads| {
-            let now = Timestamp::now().strftime("%FT%TZ").to_string();
-            let step = cluster.step(id, restart, &workloads, &now);
-            if let Some((key, patch)) = &step.patch {
-                unless_changed(self.client.merge(resource, key, patch))?;
+        let workloads = match self.list(resource, restart.namespace.as_deref()) {
+            Err(error) if error.code() == Some(403) => {
+                return Ok(restart.state(Progress::NotAllowed, error.to_string()));
             }
-            Ok(step.state)
-        });
-        match step {
-            Err(error) if error.code() == Some(403) => Ok(RestartState {
-                hash: restart.hash.clone(),
-                progress: Progress::NotAllowed,
-                message: error.to_string(),
-            }),
-            other => other,
+            other => other?,
+        };
+        let patched = self.patched.entry(id.clone()).or_default();
+        // A change of the generation alone takes no annotation out.
+        if (&patched.0.0, &patched.0.1) != (&version.0, &version.1) {
+            *patched = (version.clone(), BTreeSet::new());
         }
+        let now = Timestamp::now().strftime("%FT%TZ").to_string();
+        let step = cluster.step(id, restart, &workloads, &patched.1, &now);
+        let mut looks_later = step.state.progress == Progress::NotRolled;
+        let state = match step.patch {
+            None => step.state,
+            Some(Patch {
+                key,
+                workload,
+                body,
+            }) => match self.client.merge(resource, &key, &body) {
+                Ok(_) => {
+                    patched.1.insert(workload);
+                    step.state
+                }
+                Err(error) if is_changed(&error) => step.state,
+                Err(error) => {
+                    looks_later = true;
+                    refused(restart, &key, error)?
+                }
+            },
+        };
+        if looks_later {
+            let again = Instant::now() + SECOND_LOOK;
+            self.later.insert(id.clone(), (version, again));
+        }
+        Ok(state)
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
@@ -123,7 +151,8 @@ impl Restarts {
     ///
     /// # Errors
     ///
-    /// If the API server refuses. It is to be tried again, unless the operator lacks the right.
+    /// If the API server refuses, and there is no workload that can be changed. It is to be tried again, unless the operator lacks
+    /// the right.
     pub(crate) fn undo(&self, release: &Release) -> Result<bool, ApiError> {
         let Some((kind, namespace)) = &release.restarted else {
             return Ok(true);
@@ -132,16 +161,25 @@ impl Restarts {
             return Ok(true);
         };
         let workloads = self.list(&resource, namespace.as_deref())?;
-        let mut patches = workloads
+        let patches = workloads
             .iter()
             .filter_map(|one| undo_restart(&release.key.name, one));
-        match patches.next() {
-            None => Ok(true),
-            Some((key, patch)) => {
-                unless_changed(self.client.merge(&resource, &key, &patch))?;
-                Ok(false)
+        let mut refusals = Vec::new();
+        for (key, patch) in patches {
+            match self.client.merge(&resource, &key, &patch) {
+                Ok(_) => return Ok(false),
+                Err(error) if is_changed(&error) => return Ok(false),
+                Err(error) if error.code().is_none() || is_right_missing(&error) => {
+                    return Err(error);
+                }
+                // One that refuses keeps no other one from being changed.
+                Err(error) => refusals.push(error),
+            }
+            if refusals.len() >= MAX_REFUSED {
+                break;
             }
         }
+        refusals.into_iter().next().map_or(Ok(true), Err)
     }
 }
 
@@ -165,10 +203,46 @@ fn lean(mut workload: Value) -> Value {
     workload
 }
 
-/// A workload that was changed or deleted meanwhile is looked at again.
-fn unless_changed(result: Result<Value, ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
-        _ => Ok(()),
+/// Returns true if a workload was changed or deleted meanwhile: it is looked at again.
+fn is_changed(error: &ApiError) -> bool {
+    matches!(error.code(), Some(404 | 409))
+}
+
+/// Returns true if the operator lacks a right; a webhook that refuses one workload has the same code.
+pub(crate) fn is_right_missing(error: &ApiError) -> bool {
+    let ApiError::Status { code, message, .. } = error else {
+        return false;
+    };
+    let is_right =
+        message.contains(" cannot patch resource ") || message.contains(" cannot list resource ");
+    *code == 403 && is_right && !message.contains("admission webhook")
+}
+
+/// What is said of a workload whose restart the API server refuses.
+///
+/// # Errors
+///
+/// If the refusal is not about the workload.
+pub(crate) fn refused(
+    restart: &Restart,
+    key: &ObjectKey,
+    error: ApiError,
+) -> Result<RestartState, ApiError> {
+    if is_right_missing(&error) {
+        return Ok(restart.state(Progress::NotAllowed, error.to_string()));
+    }
+    match error {
+        ApiError::Status {
+            code,
+            reason,
+            message,
+            ..
+        } if !matches!(code, 401 | 429 | 503) => {
+            let message = format!(
+                "the API server refuses to restart {key}, and no further workload is restarted: {code} {reason} {message}"
+            );
+            Ok(restart.state(Progress::Stalled, message))
+        }
+        other => Err(other),
     }
 }

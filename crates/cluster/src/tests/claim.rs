@@ -188,3 +188,72 @@ fn the_profile_of_a_namespace_is_taken_over_with_the_claim() {
     assert_eq!(reason, "Processing");
     assert_eq!(message, "the ArmorProfile is not written yet");
 }
+
+/// Both ran before there were claims. If each gave way to the other's profile, the policy would have none.
+#[test]
+fn of_two_installations_with_profiles_from_before_there_were_claims_the_first_claim_decides() {
+    let [mut a, mut b] = of_two();
+    let profiles = [
+        profile_of(&a, "a", Some("a")),
+        profile_of(&b, "b", Some("b")),
+    ];
+    for cluster in [&mut a, &mut b] {
+        for profile in &profiles {
+            cluster.apply(profile.clone());
+        }
+        assert_eq!(cluster.claim(&all()), PolicyClaim::Free);
+        assert_eq!(cluster.orphans(), []);
+    }
+    for cluster in [&mut a, &mut b] {
+        cluster.apply(cluster_policy(Some("a")));
+    }
+    assert_eq!(a.claim(&all()), PolicyClaim::Ours);
+    assert_eq!(a.orphans(), []);
+    assert_eq!(b.orphans().len(), 1, "it was handed over by the claim");
+}
+
+/// Anybody who may create ArmorProfiles in a namespace can name a policy as the owner.
+#[test]
+fn a_profile_with_another_name_than_that_of_varmor_is_no_claim() {
+    let [mut a, _] = of_two();
+    a.apply(cluster_policy(Some("a")));
+    let named = |namespace: &str, name: &str, installation: Option<&str>| {
+        let Event::Profile(mut profile) = profile_of(&a, namespace, installation) else {
+            panic!("it is a profile");
+        };
+        profile.metadata.name = name.to_owned();
+        Event::Profile(profile)
+    };
+    let wrong = [
+        named("evil", "x", None),
+        named("evil", "varmor-cluster-varmor-all", None),
+        named("evil", "varmor-cluster-all", Some("evil")),
+    ];
+    let right = named("varmor", "varmor-cluster-varmor-all", None);
+    for event in wrong {
+        a.apply(event);
+        assert_eq!(a.claim(&all()), PolicyClaim::Ours);
+    }
+    a.apply(right);
+    assert!(matches!(
+        a.claim(&all()),
+        PolicyClaim::Other(Rival::Program(_))
+    ));
+    // One of a namespace has the same name for all.
+    let mut other = Cluster::new("tollgate", false);
+    sync(&mut other);
+    let Event::Policy(mut policy) = simple("Web") else {
+        panic!("it is a policy");
+    };
+    policy.metadata.uid = Some("u1".to_owned());
+    other.apply(Event::Policy(policy));
+    let Event::Profile(mut profile) = profile_of(&other, "evil", None) else {
+        panic!("it is a profile");
+    };
+    profile.metadata.name = "varmor-demo-web".to_owned();
+    other.apply(Event::Profile(profile.clone()));
+    assert_eq!(other.claim(&id("Web")), PolicyClaim::Free);
+    profile.metadata.namespace = Some("demo".to_owned());
+    other.apply(Event::Profile(profile));
+    assert!(matches!(other.claim(&id("Web")), PolicyClaim::Other(_)));
+}

@@ -51,3 +51,26 @@ fn a_deleted_profile_waits_for_every_node_and_for_no_policy() {
     cluster.apply(report_of("n2", "b", 2, 17, json!([])));
     assert_eq!(released(&cluster), [expected]);
 }
+
+/// The field of the policy may have been switched off after restarts.
+#[test]
+fn every_profile_of_a_kind_that_can_be_restarted_may_have_left_marks() {
+    let mut cluster = one_node();
+    let Event::Profile(mut profile) = deleted(&cluster, 17, true, &[FINALIZER]) else {
+        panic!("it is a profile");
+    };
+    assert!(!profile.spec.update_existing_workloads);
+    cluster.apply(Event::PolicyGone(id("web")));
+    for (kind, expected) in [
+        ("Deployment", Some("Deployment")),
+        ("DaemonSet", Some("DaemonSet")),
+        ("Pod", None),
+    ] {
+        profile.spec.target.kind = kind.to_owned();
+        cluster.apply(Event::Profile(profile.clone()));
+        let all = cluster.released(|_| true);
+        assert!(all[0].is_overdue);
+        let expected = expected.map(|kind| (kind.to_owned(), Some("demo".to_owned())));
+        assert_eq!(all[0].restarted, expected);
+    }
+}

@@ -1,5 +1,7 @@
 //! Restarts of workloads that ran before their policy.
 
+use std::collections::BTreeSet;
+
 use kinds::annotations::{OF_POLICY, RESTARTED_AT, RESTARTED_FOR, VARMOR_RESTARTED_AT};
 
 use super::*;
@@ -61,15 +63,16 @@ fn said(cluster: &Cluster) -> (ConditionStatus, String, String) {
 
 fn step(cluster: &Cluster, workloads: &[Value]) -> Step {
     let restart = cluster.restart(&id("web")).unwrap();
-    cluster.step(&id("web"), &restart, workloads, "2026-01-01T00:00:00Z")
+    let now = "2026-01-01T00:00:00Z";
+    cluster.step(&id("web"), &restart, workloads, &BTreeSet::new(), now)
 }
 
 /// The workload with what a step patches.
 fn patched(workload: &Value, step: &Step) -> Value {
-    let (key, patch) = step.patch.as_ref().unwrap();
+    let Patch { key, body, .. } = step.patch.as_ref().unwrap();
     assert_eq!(key.name, workload["metadata"]["name"].as_str().unwrap());
     let mut workload = workload.clone();
-    let annotations = patch["spec"]["template"]["metadata"]["annotations"].clone();
+    let annotations = body["spec"]["template"]["metadata"]["annotations"].clone();
     let own = &mut workload["spec"]["template"]["metadata"]["annotations"];
     for (key, value) in annotations.as_object().unwrap() {
         own[key] = value.clone();
@@ -85,7 +88,7 @@ fn workloads_are_restarted_one_after_the_other_and_each_once() {
     other["metadata"]["labels"]["app"] = json!("other");
     let first = step(&cluster, &[a.clone(), b.clone(), other.clone()]);
     assert_eq!(first.state.progress, Progress::Restarting);
-    let patch = &first.patch.as_ref().unwrap().1;
+    let patch = &first.patch.as_ref().unwrap().body;
     assert_eq!(patch["metadata"]["resourceVersion"], "5");
     a = patched(&a, &first);
     let annotations = &a["spec"]["template"]["metadata"]["annotations"];
@@ -112,7 +115,11 @@ fn workloads_are_restarted_one_after_the_other_and_each_once() {
         (done.patch, done.state.progress),
         (None, Progress::Restarted)
     );
-    assert_eq!(done.state.message, "2 of 2 workloads had to be restarted");
+    assert!(
+        done.state
+            .message
+            .starts_with("2 of 2 workloads had to be restarted for varmor-demo-web ")
+    );
 }
 
 #[test]
@@ -136,7 +143,11 @@ fn nothing_is_restarted_before_the_policy_is_in_force_nor_when_every_container_h
         (idle.patch, idle.state.progress),
         (None, Progress::Restarted)
     );
-    assert_eq!(idle.state.message, "0 of 1 workloads had to be restarted");
+    assert!(
+        idle.state
+            .message
+            .starts_with("0 of 1 workloads had to be restarted for varmor-demo-web ")
+    );
     // Another installation's policy is left alone.
     let Event::Policy(mut theirs) = asking("Deployment", always()) else {
         panic!("it is a policy");
@@ -195,7 +206,7 @@ fn a_workload_that_does_not_come_up_stops_the_restarts_and_what_does_not_roll_is
     );
     let paused = with(|one| one["spec"]["paused"] = json!(true));
     assert_eq!(
-        paused.patch.unwrap().0.name,
+        paused.patch.unwrap().key.name,
         "b",
         "it holds up no other one"
     );
@@ -212,11 +223,8 @@ fn a_workload_that_does_not_come_up_stops_the_restarts_and_what_does_not_roll_is
 #[test]
 fn what_is_not_done_is_said() {
     let mut cluster = in_force(1);
-    let state = RestartState {
-        hash: cluster.restart(&id("web")).unwrap().hash,
-        progress: Progress::NotAllowed,
-        message: "403".to_owned(),
-    };
+    let restart = cluster.restart(&id("web")).unwrap();
+    let state = restart.state(Progress::NotAllowed, "403".to_owned());
     cluster.take_changes();
     cluster.apply(Event::Restarts(id("web"), state));
     assert!(cluster.take_changes().contains(&id("web")));
@@ -279,4 +287,99 @@ fn what_a_restart_has_put_in_is_taken_out_and_nothing_else() {
         json!({ "profile.tollgate.dev/varmor-demo-web": "target" }),
     );
     assert_eq!(undo_restart(PROFILE, &marked), None, "admission wrote that");
+}
+
+#[test]
+fn nothing_is_restarted_before_all_objects_of_each_kind_are_known() {
+    let full = in_force(1);
+    let all = [
+        ObjectKind::Policies,
+        ObjectKind::Profiles,
+        ObjectKind::Nodes,
+        ObjectKind::Reports,
+    ];
+    for missing in all {
+        let mut cluster = Cluster::new("tollgate", false).with_workload_updates(true);
+        cluster.apply(asking("Deployment", always()));
+        cluster.apply(written(&full, 10));
+        cluster.apply(node("n1", "b1"));
+        let profiles = usage(&cluster, &id("web"), [0, 0, 1]);
+        cluster.apply(report_of("n1", "b1", 1, 10, profiles));
+        for kind in all.into_iter().filter(|kind| *kind != missing) {
+            cluster.apply(Event::Synced(kind));
+        }
+        let error = cluster.restart(&id("web")).unwrap_err();
+        let expected = format!("no workload is restarted yet: not all {missing:?} are known yet");
+        assert_eq!(error, expected);
+        cluster.apply(Event::Synced(missing));
+        assert!(cluster.restart(&id("web")).is_ok());
+    }
+}
+
+/// A policy of a generation, whose status says that the restarts for generation 1 are concluded.
+fn concluded(message: &str, generation: i64) -> Event {
+    let Event::Policy(mut policy) = asking("Deployment", always()) else {
+        panic!("it is a policy");
+    };
+    policy.metadata.generation = Some(generation);
+    policy.status = Some(*read(
+        json!({ "installation": "tollgate", "observedGeneration": 1,
+        "conditions": [{ "type": "WorkloadsUpdated", "status": "True", "reason": "Restarted", "message": message }] }),
+    ));
+    Event::Policy(policy)
+}
+
+#[test]
+fn a_new_leader_reads_in_the_status_that_the_restarts_are_concluded() {
+    let mut first = in_force(0);
+    let end = step(&first, &[deployment("a", json!({}))]).state;
+    let message = end.message.clone();
+    first.apply(Event::Restarts(id("web"), end));
+    assert!(first.restart(&id("web")).is_err());
+    let mut leader = in_force(1);
+    for text in [&message, "2 of 2 workloads had to be restarted"] {
+        leader.apply(concluded(text, 1));
+        let error = leader.restart(&id("web")).unwrap_err();
+        assert_eq!(error, "every workload is restarted");
+        let (status, reason, said) = said(&leader);
+        assert_eq!(
+            (status, reason.as_str(), said.as_str()),
+            (ConditionStatus::True, "Restarted", text)
+        );
+    }
+    // A change of the policy, of its fail mode, and another installation's profile are restarted for.
+    let other = message.replace(PROFILE, "varmor-demo-other");
+    for event in [concluded(&message, 2), concluded(&other, 1)] {
+        leader.apply(event);
+        assert!(leader.restart(&id("web")).is_ok());
+        assert_eq!(said(&leader).1, "Processing");
+    }
+    let Event::Policy(mut open) = concluded(&message, 1) else {
+        panic!("it is a policy");
+    };
+    let mode = kinds::annotations::FAIL_MODE.to_owned();
+    open.metadata.annotations.insert(mode, "open".to_owned());
+    leader.apply(Event::Policy(open));
+    assert_eq!(said(&leader).1, "Processing");
+}
+
+#[test]
+fn a_workload_that_loses_the_annotation_is_not_restarted_again() {
+    let cluster = in_force(1);
+    let all = [deployment("a", json!({})), deployment("b", json!({}))];
+    let first = step(&cluster, &all);
+    let patched = BTreeSet::from([first.patch.unwrap().workload]);
+    let restart = cluster.restart(&id("web")).unwrap();
+    let again = cluster.step(&id("web"), &restart, &all, &patched, "t");
+    assert_eq!(
+        (again.patch, again.state.progress),
+        (None, Progress::Stalled)
+    );
+    let message = again.state.message;
+    assert!(
+        message.starts_with(
+            "demo/a was restarted, and something has taken the annotation restart.tollgate.dev/"
+        ),
+        "{message}"
+    );
 }

@@ -140,3 +140,104 @@ fn an_operator_that_may_not_restart_says_so_and_changes_nothing() {
     let mut reasons = events.iter().map(|event| &event["reason"]);
     assert!(reasons.any(|reason| *reason == "NotEnabled"), "{events:#?}");
 }
+
+/// Restarts both deployments, to the end.
+fn conclude(server: &FakeApiserver) {
+    report_of(server, [0, 2]);
+    for name in ["a", "b"] {
+        wait(server, &path(name), |object| {
+            object["spec"]["template"]["metadata"]["annotations"][RESTARTED].is_string()
+        });
+        roll(server, name);
+    }
+    report_of(server, [2, 0]);
+    wait(server, POLICY, |object| {
+        updated(object)["reason"] == "Restarted"
+    });
+}
+
+#[test]
+fn the_next_leader_restarts_nothing_that_was_concluded() {
+    let server = begin(true);
+    conclude(&server);
+    server.put(&path("c"), deployment("c"));
+    let mut lease = server.get(LEASE).unwrap();
+    lease["spec"]["holderIdentity"] = json!("gone");
+    lease["spec"]["leaseDurationSeconds"] = json!(1);
+    server.put(LEASE, lease);
+    let settings = Settings {
+        update_workloads: true,
+        restart_pause: Duration::from_millis(50),
+        ..settings("two")
+    };
+    start(&server, settings);
+    wait(&server, LEASE, |lease| {
+        lease["spec"]["holderIdentity"] == "two"
+    });
+    report_of(&server, [2, 1]);
+    wait(&server, POLICY, |object| {
+        ready(object)["reason"] == "Unprotected"
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(annotations(&server, "c"), json!({ "own": "x" }));
+    let policy = server.get(POLICY).unwrap();
+    assert_eq!(updated(&policy)["reason"], "Restarted");
+}
+
+#[test]
+fn a_workload_whose_owner_takes_the_annotation_out_is_restarted_once() {
+    let server = begin(true);
+    report_of(&server, [0, 2]);
+    wait(&server, &path("a"), |object| {
+        object["spec"]["template"]["metadata"]["annotations"][RESTARTED].is_string()
+    });
+    let mut object = server.get(&path("a")).unwrap();
+    object["spec"]["template"]["metadata"]["annotations"] = json!({ "own": "x" });
+    server.put(&path("a"), object);
+    let told = wait(&server, POLICY, |object| {
+        updated(object)["reason"] == "RolloutStalled"
+    });
+    let message = updated(&told)["message"].as_str().unwrap();
+    assert!(message.starts_with("demo/a was restarted"), "{message}");
+    thread::sleep(Duration::from_millis(300));
+    for name in ["a", "b"] {
+        assert_eq!(annotations(&server, name), json!({ "own": "x" }));
+    }
+}
+
+#[test]
+fn a_workload_that_refuses_its_restart_is_named_and_a_missing_right_is_another_cause() {
+    let restart = cluster::Restart {
+        kind: "Deployment".to_owned(),
+        namespace: None,
+        profile: "varmor-demo-web".to_owned(),
+        hash: "1".to_owned(),
+        generation: Some(1),
+    };
+    let key = kinds::ObjectKey {
+        namespace: "demo".to_owned(),
+        name: "a".to_owned(),
+    };
+    let answer = |code: u16, message: &str| {
+        let error = apiserver::ApiError::Status {
+            path: path("a"),
+            code,
+            reason: "Reason".to_owned(),
+            message: message.to_owned(),
+        };
+        crate::restarts::refused(&restart, &key, error)
+    };
+    let denied = "admission webhook \"w\" denied the request: no";
+    for code in [400, 403, 422, 500] {
+        let state = answer(code, denied).unwrap();
+        assert_eq!(state.progress, cluster::Progress::Stalled);
+        let expected = format!("{code} Reason {denied}");
+        assert!(state.message.contains("demo/a") && state.message.ends_with(&expected));
+    }
+    let right = "deployments.apps \"a\" is forbidden: User \"u\" cannot patch resource \"deployments\" in API group \"apps\"";
+    let state = answer(403, right).unwrap();
+    assert_eq!(state.progress, cluster::Progress::NotAllowed);
+    for code in [401, 429, 503] {
+        assert!(answer(code, "later").is_err());
+    }
+}
