@@ -196,6 +196,15 @@ fn folders(installation: &Installation) -> (Vec<Value>, Vec<Value>) {
     both.unzip()
 }
 
+/// With BPF the tables of each container count, which take up to 1.7 MB.
+fn memory_limit(installation: &Installation) -> &'static str {
+    match (installation.bpf, has_engine(installation)) {
+        (true, _) => "1Gi",
+        (false, true) => "512Mi",
+        (false, false) => "128Mi",
+    }
+}
+
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
@@ -214,12 +223,6 @@ fn agents(installation: &Installation) -> Value {
     if let Some(words) = command.as_array_mut() {
         words.extend(further_options(installation).map(Value::from));
     }
-    // With BPF the tables of each container count, which take up to 1.7 MB.
-    let memory = match (installation.bpf, has_engine(installation)) {
-        (true, _) => "1Gi",
-        (false, true) => "512Mi",
-        (false, false) => "128Mi",
-    };
     let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,
@@ -236,7 +239,7 @@ fn agents(installation: &Installation) -> Value {
             "livenessProbe": probe(15),
             "resources": {
                 "requests": { "cpu": "10m", "memory": "32Mi" },
-                "limits": { "memory": memory },
+                "limits": { "memory": memory_limit(installation) },
             },
             "securityContext": security,
             "volumeMounts": mounts,
