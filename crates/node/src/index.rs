@@ -89,8 +89,6 @@ pub(crate) struct Index {
     entries: BTreeMap<ObjectKey, Entry>,
     /// The objects as they came, for the disk.
     objects: BTreeMap<ObjectKey, Value>,
-    /// Profiles of other installations, each with the namespace of its installation.
-    foreign: BTreeMap<ObjectKey, String>,
     /// Objects from the disk that the API server has not given since the agent began.
     unconfirmed: BTreeSet<ObjectKey>,
     /// Highest resource version that was seen.
@@ -135,14 +133,10 @@ impl Index {
         }
         let installation = meta.annotations.get(INSTALLATION);
         let is_ours = installation == Some(&self.installation);
-        if let Some(other) = installation.filter(|_| !is_ours) {
+        if installation.is_some() && !is_ours {
             // The agents of the other installation enforce it.
-            let other = other.clone();
-            let was_ours = self.delete(&key);
-            self.foreign.insert(key, other);
-            return Ok(was_ours);
+            return Ok(self.delete(&key));
         }
-        self.foreign.remove(&key);
         let (entry, problem) = self.entry(&key, &meta);
         if problem.is_some() && (!is_ours || self.entries.contains_key(&key)) {
             let problem = problem.unwrap_or_default();
@@ -222,7 +216,6 @@ impl Index {
     /// Removes an object; true if it was there.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> bool {
         self.unconfirmed.remove(key);
-        self.foreign.remove(key);
         self.objects.remove(key);
         self.entries.remove(key).is_some()
     }
@@ -334,7 +327,7 @@ impl Index {
                 .entries()
                 .filter(|entry| entry.key.name == mark && entry.is_near(pod));
             found.extend(named);
-            if found.len() == before && !is_gone(mark) && !self.is_foreign(pod, mark) {
+            if found.len() == before && !is_gone(mark) {
                 return Err(Undecided::NoProfile(mark.to_owned()));
             }
         }
@@ -344,27 +337,12 @@ impl Index {
         Ok(own.min_by_key(|entry| entry.rank()))
     }
 
-    /// Returns true if a mark is that of another installation, whose agents see to it: a profile in the namespace of the pod, or
-    /// of a policy of the cluster, in the namespace of the installation that has written it. Nobody but an operator writes
-    /// profiles, and none of another installation takes a name of ours.
-    fn is_foreign(&self, pod: &PodSandbox, mark: &str) -> bool {
-        let prefix = |installation: &str| format!("varmor-cluster-{installation}-");
-        let is_ours = mark.starts_with(&prefix(&self.installation));
-        let mut named = self.foreign.iter().filter(|(key, _)| key.name == mark);
-        named.any(|(key, installation)| {
-            let is_at_home =
-                key.namespace == *installation && mark.starts_with(&prefix(installation));
-            key.namespace == pod.namespace || is_at_home && !is_ours
-        })
-    }
-
     /// Marks of a pod, for any container, without a profile; at most [`MARK_LIMIT`]. Each of them is a question to the API
     /// server, and whoever creates pods writes marks. One that is not asked for is unknown, so the container is refused.
     pub(crate) fn unknown_marks(&self, pod: &PodSandbox) -> Vec<String> {
         let is_known = |name: &str| {
             let mut entries = self.entries();
             entries.any(|entry| entry.key.name == name && entry.is_near(pod))
-                || self.is_foreign(pod, name)
         };
         let marks = pod.annotations.iter().filter_map(|(key, value)| {
             key.strip_prefix(OF_POLICY)

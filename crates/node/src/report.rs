@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 
 use apiserver::{ApiError, Client, Resource};
-use cluster::inactive_condition;
 use jiff::Timestamp;
 use kinds::crd::Definition;
 use kinds::{DetectionState, EnforcerState, NodeReportStatus, ObjectKey, ProfileState, Scope};
@@ -113,7 +112,8 @@ pub(crate) fn has_policy(
         };
         let definition = Definition::of_kind(scope.kind()).expect("the kind is in the table");
         match client.get(&Resource::of(definition), &key) {
-            Ok(policy) if is_enforced(&policy, installation) => return Ok(true),
+            // Also one on which another installation acts: it may be gone, and nobody confine the container.
+            Ok(policy) if policy["metadata"]["deletionTimestamp"].is_null() => return Ok(true),
             Ok(_) => {}
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(error),
@@ -121,17 +121,6 @@ pub(crate) fn has_policy(
     }
     // The mark of another installation: its policies are not known here.
     Ok(!is_ours)
-}
-
-/// Returns true if the policy is not being deleted, and this installation acts on it or may still claim it.
-fn is_enforced(policy: &Value, installation: &str) -> bool {
-    let status = &policy["status"];
-    let claim = status["installation"].as_str().unwrap_or_default();
-    let inactive = inactive_condition(installation);
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    policy["metadata"]["deletionTimestamp"].is_null()
-        && (claim.is_empty() || claim == installation)
-        && !conditions.any(|condition| condition["type"] == *inactive)
 }
 
 /// A metric: name, kind, help, and its value.

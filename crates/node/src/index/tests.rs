@@ -253,45 +253,21 @@ fn a_profile_is_of_the_cluster_only_in_the_namespace_of_the_installation() {
     assert_eq!(name(&index(&[of_another_group]), &web), None);
 }
 
+/// Its agents may be gone, and nothing says whether they have confined the container.
 #[test]
-fn the_mark_of_another_installation_is_left_to_its_agents() {
-    let of = |namespace: &str, name: &str, installation: &str| {
-        let mut object = profile(
-            name,
-            json!({"kind": "Pod", "name": "x"}),
-            "VarmorPolicy",
-            "0",
-        );
-        object["metadata"]["namespace"] = json!(namespace);
-        object["metadata"]["annotations"][INSTALLATION] = json!(installation);
-        object
-    };
-    let marked = |name: &str| {
-        let mut pod = pod("web", &[]);
-        pod.annotations
-            .insert(format!("{OF_POLICY}{name}"), "target".to_owned());
-        pod
-    };
-    let all = index(&[
-        of("demo", "varmor-demo-p", "other"),
-        of("other", "varmor-cluster-other-p", "other"),
-        of("evil", "varmor-cluster-tollgate-p", "evil"),
-        of("evil", "varmor-cluster-more-p", "more"),
-    ]);
-    for known in ["varmor-demo-p", "varmor-cluster-other-p"] {
-        assert_eq!(all.find(&marked(known), "app"), Ok(None), "{known}");
-        assert_eq!(all.unknown_marks(&marked(known)), Vec::<String>::new());
-    }
-    // A profile elsewhere does not hide one that is not here yet.
-    for forged in ["varmor-cluster-tollgate-p", "varmor-cluster-more-p"] {
-        let error = all.find(&marked(forged), "app").unwrap_err();
-        assert_eq!(error, Undecided::NoProfile(forged.to_owned()));
-        assert_eq!(all.unknown_marks(&marked(forged)), [forged]);
-    }
-    let mut all = all;
-    all.delete(&ObjectKey {
-        namespace: "demo".to_owned(),
-        name: "varmor-demo-p".to_owned(),
-    });
-    assert!(all.find(&marked("varmor-demo-p"), "app").is_err());
+fn the_mark_of_a_profile_of_another_installation_is_unknown() {
+    let mut object = profile(
+        "varmor-demo-p",
+        json!({"kind": "Pod", "name": "x"}),
+        "VarmorPolicy",
+        "0",
+    );
+    object["metadata"]["annotations"][INSTALLATION] = json!("other");
+    let all = index(&[object]);
+    let mut web = pod("web", &[]);
+    let mark = format!("{OF_POLICY}varmor-demo-p");
+    web.annotations.insert(mark, "target".to_owned());
+    let error = all.find(&web, "app").unwrap_err();
+    assert_eq!(error, Undecided::NoProfile("varmor-demo-p".to_owned()));
+    assert_eq!(all.unknown_marks(&web), ["varmor-demo-p"]);
 }
