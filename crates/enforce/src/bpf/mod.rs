@@ -280,7 +280,15 @@ pub(crate) fn probe() -> Support {
     if programs::are_attached() {
         return Support::yes("works: BPF LSM programs are attached and enforce a policy");
     }
+    // The result says what the library would print.
+    let printed = libbpf_rs::set_print(None);
     // Tried before the file system is looked for: to mount one does not help where no hook works.
+    let found = try_hooks();
+    libbpf_rs::set_print(printed);
+    found
+}
+
+fn try_hooks() -> Support {
     match (try_hook(), programs::check_file_system()) {
         (Ok(true), Ok(())) => match programs::try_load() {
             Ok(()) => Support::yes("a program at a hook refused a call"),
