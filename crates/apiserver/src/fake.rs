@@ -341,6 +341,7 @@ fn patch(request: &Request, shared: &Shared) -> (u16, Value) {
         (None, false) => refusal(404, "NotFound"),
         (Some(mut object), false) => {
             let manager = request.query.get("fieldManager").cloned();
+            // Writers without a name are one, as for the real server.
             let by = (target.to_owned(), manager.unwrap_or_default());
             let status = request.body["status"].clone();
             let before = shared.state().applied.insert(by, status.clone());
@@ -348,6 +349,7 @@ fn patch(request: &Request, shared: &Shared) -> (u16, Value) {
             (200, write(shared, target, object))
         }
         (old, true) => {
+            // An object that is new begins empty.
             let mut object = old.unwrap_or_default();
             merge(&mut object, &request.body);
             (200, write_or_end(shared, target, object))

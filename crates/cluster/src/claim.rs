@@ -88,6 +88,7 @@ impl Cluster {
         policy: &PolicyObject,
     ) -> impl Iterator<Item = (&'c ObjectKey, &'c StoredProfile)> {
         let own = self.profile_key(id).ok();
+        // A policy that the API server has not taken yet has none, and owns nothing.
         let uid = policy.metadata.uid.as_deref().unwrap_or_default();
         let owned = self.foreign.get(uid).into_iter().flatten();
         let named = own.and_then(|key| self.stored.get_key_value(&key));

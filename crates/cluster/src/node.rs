@@ -71,6 +71,7 @@ impl StoredProfile {
                 .unwrap_or(own),
             generation,
             uid,
+            // Empty: no policy owns it, and no unique id is empty.
             owner: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
             scope: owner
                 .and_then(|owner| Scope::of_kind(&owner.kind))

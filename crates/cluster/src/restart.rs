@@ -290,6 +290,7 @@ impl Cluster {
             return made(status, reason, state.message.clone());
         }
         self.concluded(id, policy).or_else(|| {
+            // Without a cause nothing stands in the way, and the next look at the workloads begins.
             let cause = self.restart(id).err().unwrap_or_default();
             made(ConditionStatus::Unknown, "Processing", cause)
         })
@@ -408,6 +409,7 @@ fn annotation<'w>(workload: &'w Value, key: &str) -> Option<&'w str> {
 }
 
 fn key_of(workload: &Value) -> ObjectKey {
+    // The API server gives each workload both; a name that is empty names none, and a patch of it fails.
     let text = |key: &str| workload["metadata"][key].as_str().unwrap_or_default();
     ObjectKey {
         namespace: text("namespace").to_owned(),

@@ -39,6 +39,7 @@ impl Call {
             let args = unpack_socketcall(operation, call.args[1], call.tid, memory);
             call.syscall = real;
             call.kind = EventKind::of_syscall(real);
+            // Whoever reads them looks at `is_unread` first.
             call.args = args.unwrap_or_default();
             call.is_unread = args.is_err();
         }

@@ -33,6 +33,7 @@ fn each_manifest_is_taken_or_refused_and_loads_as_it_says() {
                 "{}",
                 one.name
             );
+            // None is expected here, which was just asserted.
             let problems = problems.unwrap_or_default();
             differences.extend(one.loads.difference(&one.name, &problems));
         }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 /// A status after a writer that had applied `before` has applied `new`.
 pub(super) fn applied(old: &Value, before: Option<&Value>, new: &Value) -> Value {
+    // An object that has no status yet begins with an empty one.
     let mut status = old.as_object().cloned().unwrap_or_default();
     for key in before
         .and_then(Value::as_object)
@@ -28,6 +29,7 @@ pub(super) fn applied(old: &Value, before: Option<&Value>, new: &Value) -> Value
         .and_then(|all| all.as_array().cloned())
         .unwrap_or_default();
     conditions.retain(|one| !own.contains(&one["type"]));
+    // A writer that applies no status takes its fields back.
     let mut new = new.as_object().cloned().unwrap_or_default();
     if let Some(Value::Array(more)) = new.remove("conditions") {
         conditions.extend(more);

@@ -161,6 +161,7 @@ fn structure(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>)
         return found.push(format!("{path}: is no {}", schema["type"]));
     }
     if let Some(items) = value.as_array() {
+        // A schema without the word allows an empty list.
         let least = schema["minItems"].as_u64().unwrap_or_default();
         if (items.len() as u64) < least {
             found.push(format!("{path}: has too few items"));
