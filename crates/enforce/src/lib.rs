@@ -14,6 +14,7 @@ mod caps;
 mod confinement;
 mod container;
 mod denial;
+mod egress;
 mod enforcer;
 mod error;
 mod landlock;
@@ -22,6 +23,7 @@ mod needs;
 pub mod probe;
 mod tree;
 
+pub use bpf::Error as BpfError;
 pub use bpf::{
     ContainerPlace, confine_container, enter_host_groups, missing_hooks, prepare_containers,
 };
@@ -30,6 +32,7 @@ pub use confinement::{
 };
 pub use container::{Applied, DeferredConfinement, Prepared, ruleset};
 pub use denial::Denial;
+pub use egress::{EgressPrograms, EgressTable, try_egress, what_egress_lacks};
 pub use enforcer::{
     About, Container, Counts, Enforcer, Listen, Loaded, REGISTRY, Registered, Report, Reporter,
     Reports, Request, Shared, Target, registered,

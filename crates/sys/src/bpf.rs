@@ -1,5 +1,5 @@
-//! BPF calls for which libbpf has no function: small programs that differ only in the kernel function to
-//! which they are attached.
+//! BPF calls for which libbpf has no safe function: small programs that differ only in the kernel function to
+//! which they are attached, and programs that stay attached to a control group.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -38,7 +38,35 @@ struct Open {
     _pad: u32,
 }
 
+/// The fields that `BPF_PROG_ATTACH` reads.
+#[repr(C)]
+struct Attach {
+    target: u32,
+    program: u32,
+    kind: u32,
+    flags: u32,
+    replaced: u32,
+}
+
+/// The fields that `BPF_PROG_QUERY` reads and writes.
+#[repr(C)]
+struct Query {
+    target: u32,
+    kind: u32,
+    flags: u32,
+    attach_flags: u32,
+    ids: u64,
+    count: u32,
+    _pad: u32,
+}
+
+/// Programs that a control group may have for one hook.
+const MOST_OF_A_GROUP: usize = 64;
+const PROGRAM_QUERY: u32 = 16;
 const PROGRAM_LOAD: u32 = 5;
+const PROGRAM_ATTACH: u32 = 8;
+/// `BPF_F_ALLOW_MULTI`: beside other programs; each of them can deny.
+const BESIDE_OTHERS: u32 = 1 << 1;
 const RAW_TRACEPOINT_OPEN: u32 = 17;
 const TRACING: u32 = 26;
 const TRACE_FEXIT: u32 = 25;
@@ -119,6 +147,91 @@ pub fn attach_hook(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     Ok(unsafe { own(made) })
 }
 
+/// A hook of control groups: `enum bpf_attach_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GroupHook {
+    /// Packets of IP that leave.
+    Egress = 1,
+    /// connect(2) to an address of IPv4.
+    Connect4 = 10,
+    /// connect(2) to an address of IPv6.
+    Connect6 = 11,
+    /// Datagrams to an address of IPv4.
+    Send4 = 14,
+    /// Datagrams to an address of IPv6.
+    Send6 = 15,
+}
+
+/// Attaches a program to a control group of version 2. It stays attached until the group is removed, whatever becomes of
+/// this process.
+///
+/// # Kernel
+/// 4.18; CAP_BPF and CAP_NET_ADMIN.
+///
+/// # Errors
+/// EINVAL for a program that is attached there, EPERM if an ancestor's program does not allow others below it, E2BIG beside
+/// 64 others, EBADF for another kind of folder.
+pub fn attach_to_group(
+    program: BorrowedFd<'_>,
+    group: BorrowedFd<'_>,
+    hook: GroupHook,
+) -> Result<()> {
+    let attributes = Attach {
+        target: group.as_raw_fd().cast_unsigned(),
+        program: program.as_raw_fd().cast_unsigned(),
+        kind: hook as u32,
+        flags: BESIDE_OTHERS,
+        replaced: 0,
+    };
+    let (at, size) = (&raw const attributes, size_of::<Attach>());
+    // SAFETY: the kernel copies `size` bytes of `attributes`, which names no other memory.
+    let attached = unsafe {
+        syscall!(
+            "bpf(BPF_PROG_ATTACH)",
+            libc::SYS_bpf,
+            PROGRAM_ATTACH,
+            at,
+            size
+        )
+    };
+    attached.map(drop)
+}
+
+/// Ids of the programs that are attached to a control group, at most 64.
+///
+/// # Kernel
+/// 4.15; CAP_NET_ADMIN.
+///
+/// # Errors
+/// EBADF for another kind of folder.
+pub fn programs_of_group(group: BorrowedFd<'_>, hook: GroupHook) -> Result<Vec<u32>> {
+    let mut ids = [0_u32; MOST_OF_A_GROUP];
+    let mut attributes = Query {
+        target: group.as_raw_fd().cast_unsigned(),
+        kind: hook as u32,
+        flags: 0,
+        attach_flags: 0,
+        ids: ids.as_mut_ptr() as u64,
+        count: MOST_OF_A_GROUP as u32,
+        _pad: 0,
+    };
+    let (at, size) = (&raw mut attributes, size_of::<Query>());
+    // SAFETY: the kernel copies `size` bytes of `attributes`, writes at most `count` numbers to `ids` and their count to
+    // `attributes`; both live during the call.
+    unsafe {
+        syscall!(
+            "bpf(BPF_PROG_QUERY)",
+            libc::SYS_bpf,
+            PROGRAM_QUERY,
+            at,
+            size
+        )
+    }?;
+    let count = (attributes.count as usize).min(ids.len());
+    Ok(ids[..count].to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +243,8 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Load, attach_type), 68);
         assert_eq!(std::mem::offset_of!(Load, function), 108);
         assert_eq!(size_of::<Open>(), 16);
+        assert_eq!(std::mem::offset_of!(Attach, replaced), 16);
+        assert_eq!(std::mem::offset_of!(Query, count), 24);
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct ContainerPlace {
     group: u64,
     /// Path of the control group where the hierarchy is mounted.
     group_path: PathBuf,
+    /// Path of the control group in the hierarchy, as this process sees it.
+    group_name: String,
+    pid: i32,
     /// Its mounts, as in `/proc/PID/mountinfo`.
     mounts: String,
 }
@@ -86,12 +89,40 @@ impl ContainerPlace {
                 .map_err(|_larger| wrong("has a parent whose namespace has an odd number"))?,
             group,
             group_path,
+            group_name: own.to_owned(),
+            pid,
             mounts: read("mountinfo")?,
         };
         match place.group_path.as_os_str().len() < ENTRY_SIZE - PATH_AT {
             true => Ok(place),
             false => Err(wrong("is in a control group with too long a path")),
         }
+    }
+
+    /// The folder of its control group.
+    pub(crate) fn group(&self) -> &Path {
+        &self.group_path
+    }
+
+    /// Checks that the container does not see control groups outside of its own, to which its programs could move.
+    pub(crate) fn is_kept_in(&self) -> Result<(), Error> {
+        for line in self.mounts.lines() {
+            let Some((mount, rest)) = line.split_once(" - ") else {
+                continue;
+            };
+            let mut fields = mount.split(' ').skip(3);
+            let (root, at) = (fields.next().unwrap_or("/"), fields.next().unwrap_or("/"));
+            let is_groups = rest.split(' ').next() == Some("cgroup2");
+            if is_groups && !Path::new(root).starts_with(&self.group_name) {
+                return Err(Error::Container {
+                    pid: self.pid,
+                    why: format!(
+                        "sees at {at} control groups that are not its own, and could leave its own"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn entry(&self, number: u32) -> Vec<u8> {

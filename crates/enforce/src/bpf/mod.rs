@@ -15,7 +15,7 @@ mod containers;
 mod keys;
 mod kind;
 mod mount_table;
-mod programs;
+pub(crate) mod programs;
 mod records;
 mod tables;
 

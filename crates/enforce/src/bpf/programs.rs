@@ -26,7 +26,7 @@ use super::tables::{SIZE, Tables};
 pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/enforce.bpf.o"));
 
 /// Mount point of the BPF file system, which keeps objects that no process holds.
-pub(super) const FILE_SYSTEM: &str = "/sys/fs/bpf";
+pub(crate) const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_TYPE: i64 = 0xcafe_4a11;
 
 /// Identifies the pid namespace of this process; below, the number of the initial pid namespace, which has
@@ -574,7 +574,7 @@ pub(super) fn are_attached() -> bool {
     folder().join("link-task_alloc").exists()
 }
 
-fn make_folder(folder: &Path) -> Result<(), Error> {
+pub(crate) fn make_folder(folder: &Path) -> Result<(), Error> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(cannot(folder)(error)),
         _ => Ok(()),
@@ -582,7 +582,7 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
 }
 
 /// Opens and locks a folder.
-fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
+pub(crate) fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty());
     let opened = opened.map_err(|error| cannot(folder)(error.into()))?;
@@ -591,13 +591,13 @@ fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
     Ok(opened)
 }
 
-pub(super) fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.display().to_string();
     move |cause| Error::Path { path, cause }
 }
 
 /// Checks that the BPF file system is available.
-pub(super) fn check_file_system() -> Result<(), Error> {
+pub(crate) fn check_file_system() -> Result<(), Error> {
     let found = rustix::fs::statfs(FILE_SYSTEM).map_err(io::Error::from);
     let kind = found.map_err(cannot(Path::new(FILE_SYSTEM)))?.f_type;
     match kind == FILE_SYSTEM_TYPE {
@@ -722,15 +722,26 @@ fn create(
     value: u32,
     entries: u32,
 ) -> Result<MapHandle, Error> {
+    create_with(kind, name, [key, value, entries], 0)
+}
+
+/// Like [`create`], with sizes of keys and values and the number of entries, and with flags.
+pub(crate) fn create_with(
+    kind: MapType,
+    name: &'static str,
+    [key, value, entries]: [u32; 3],
+    flags: u32,
+) -> Result<MapHandle, Error> {
     let size = size_of::<libbpf_sys::bpf_map_create_opts>();
     let options = libbpf_sys::bpf_map_create_opts {
         sz: u64::try_from(size).expect("a small structure"),
+        map_flags: flags,
         ..Default::default()
     };
     MapHandle::create(kind, Some(name), key, value, entries, &options).map_err(Error::map(name))
 }
 
-pub(super) fn put(
+pub(crate) fn put(
     map: &MapHandle,
     name: &'static str,
     key: &[u8],
