@@ -7,6 +7,7 @@ use std::{env, fs, thread};
 
 use crate::Scratch;
 
+pub mod node;
 pub mod whole;
 
 /// The built program of this name; an error says where there is none.

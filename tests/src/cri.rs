@@ -54,6 +54,8 @@ struct LinuxPod {
 struct Pod {
     #[prost(message, optional, tag = "1")]
     name: Option<PodName>,
+    #[prost(map = "string, string", tag = "6")]
+    labels: HashMap<String, String>,
     #[prost(map = "string, string", tag = "7")]
     annotations: HashMap<String, String>,
     #[prost(message, optional, tag = "8")]
@@ -93,6 +95,24 @@ struct CreateContainer {
     config: Option<Container>,
     #[prost(message, optional, tag = "3")]
     pod_config: Option<Pod>,
+}
+
+/// `ContainerState::CONTAINER_EXITED`.
+const EXITED: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStatus {
+    #[prost(int32, tag = "3")]
+    state: i32,
+    #[prost(int32, tag = "7")]
+    exit_code: i32,
+}
+
+/// The answer about the status of a container.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(message, optional, tag = "1")]
+    status: Option<ContainerStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -176,6 +196,20 @@ impl Cri {
         handler: &str,
         annotations: &[(&str, &str)],
     ) -> Result<RunningPod, String> {
+        self.run_pod_with(name, handler, annotations, &[])
+    }
+
+    /// Like [`Cri::run_pod`], with labels.
+    ///
+    /// # Errors
+    /// If the engine refuses it.
+    pub fn run_pod_with(
+        &mut self,
+        name: &str,
+        handler: &str,
+        annotations: &[(&str, &str)],
+        labels: &[(&str, &str)],
+    ) -> Result<RunningPod, String> {
         let namespaces = Some(NamespaceOptions { network: NODE });
         let security = Some(PodSecurity { namespaces });
         let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -185,6 +219,7 @@ impl Cri {
                 uid: format!("uid-of-{name}"),
                 namespace: "prod".to_owned(),
             }),
+            labels: labels.iter().map(text).collect(),
             annotations: annotations.iter().map(text).collect(),
             linux: Some(LinuxPod {
                 parent_group: self.parent_group.clone(),
@@ -209,22 +244,56 @@ impl Cri {
         image: &str,
         command: &[&str],
     ) -> Result<String, String> {
-        let name = |name: &str| {
+        let id = self.create_container(pod, "app", image, command)?;
+        self.start_container(&id)?;
+        Ok(id)
+    }
+
+    /// Creates a container of this name in a pod. Returns its id.
+    ///
+    /// # Errors
+    /// If the engine refuses it.
+    pub fn create_container(
+        &mut self,
+        pod: &RunningPod,
+        name: &str,
+        image: &str,
+        command: &[&str],
+    ) -> Result<String, String> {
+        let named = |name: &str| {
             let name = name.to_owned();
             Some(Name { name })
         };
         let request = CreateContainer {
             pod: pod.id.clone(),
             config: Some(Container {
-                name: name("app"),
-                image: name(image),
+                name: named(name),
+                image: named(image),
                 command: command.iter().map(ToString::to_string).collect(),
             }),
             pod_config: Some(pod.config.clone()),
         };
         let Id { id } = self.call("CreateContainer", &request)?;
-        let _: Id = self.call("StartContainer", &Id { id: id.clone() })?;
         Ok(id)
+    }
+
+    /// Starts a created container.
+    ///
+    /// # Errors
+    /// If the engine refuses it.
+    pub fn start_container(&mut self, id: &str) -> Result<(), String> {
+        let _: Id = self.call("StartContainer", &Id { id: id.to_owned() })?;
+        Ok(())
+    }
+
+    /// Exit code of a container; nothing while it runs.
+    ///
+    /// # Errors
+    /// If the engine does not know it.
+    pub fn exit_code(&mut self, id: &str) -> Result<Option<i32>, String> {
+        let Status { status } = self.call("ContainerStatus", &Id { id: id.to_owned() })?;
+        let status = status.ok_or_else(|| format!("{id} has no status"))?;
+        Ok((status.state == EXITED).then_some(status.exit_code))
     }
 
     /// Runs a program in a container, as a probe of the kubelet does.

@@ -769,7 +769,7 @@ fn label(name: &str) -> Vec<u8> {
 }
 
 /// The text up to the first zero byte.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes
         .iter()
         .position(|byte| *byte == 0)

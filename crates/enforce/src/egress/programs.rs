@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, ObjectBuilder, OpenObject, Program};
@@ -13,7 +14,7 @@ use sys::bpf::{GroupHook, attach_to_group, programs_of_group};
 
 use super::table::{EgressTable, KEY_SIZE, VALUE_SIZE};
 use crate::bpf::programs::{
-    FILE_SYSTEM, cannot, check_file_system, create_with, lock, make_folder, put,
+    FILE_SYSTEM, cannot, check_file_system, create_with, lock, make_folder, put, text,
 };
 use crate::bpf::{ContainerPlace, Error};
 
@@ -22,6 +23,12 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/egress.bpf.o"))
 const ZERO: [u8; 4] = [0; 4];
 const RULES: &str = "rules";
 const DENIALS: &str = "denials";
+/// The control groups of the containers of a policy: path by number.
+const GROUPS: &str = "groups";
+/// Most containers of a policy on a node.
+const MAX_GROUPS: u32 = 4096;
+/// Size of a path in the table of groups.
+const PATH_SIZE: u32 = 512;
 /// `BPF_F_NO_PREALLOC`.
 const ON_DEMAND: u32 = 1;
 /// Longest name of a folder.
@@ -90,6 +97,12 @@ impl EgressPrograms {
         place.is_kept_in()?;
         let folder = self.policy(name)?;
         let group = File::open(place.group()).map_err(cannot(place.group()))?;
+        let number = group.metadata().map_err(cannot(place.group()))?.ino();
+        let mut path = place.group().as_os_str().as_encoded_bytes().to_vec();
+        path.resize(PATH_SIZE as usize, 0);
+        // Before the programs: what is attached is never forgotten.
+        let groups = map(&folder, GROUPS)?;
+        put(&groups, GROUPS, &number.to_ne_bytes(), &path)?;
         for (program, hook) in PROGRAMS {
             let refused = |cause: io::Error| Error::Path {
                 path: format!("{} for {program}", place.group().display()),
@@ -125,19 +138,18 @@ impl EgressPrograms {
         Ok(Some(u64::from_ne_bytes(number)))
     }
 
-    /// Forgets the policies of which no container is left; `is_wanted` says it by name. Programs that are attached to a
-    /// control group go on until that is removed.
+    /// Forgets the containers that have ended, and the policies of which none is left.
     ///
     /// # Errors
     /// If the folder cannot be read, or one in it not removed.
-    pub fn retain(&self, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+    pub fn remove_ended(&self) -> Result<(), Error> {
         let entries = fs::read_dir(&self.folder).map_err(cannot(&self.folder))?;
         for entry in entries {
-            let entry = entry.map_err(cannot(&self.folder))?;
-            let name = entry.file_name();
-            let name = name.to_str().and_then(name_of);
-            if !name.is_some_and(|name| is_wanted(&name)) {
-                remove(&entry.path())?;
+            let folder = entry.map_err(cannot(&self.folder))?.path();
+            // Without the table it was not loaded as a whole.
+            let is_used = folder.join(GROUPS).exists() && forget_ended(&folder)?;
+            if !is_used {
+                remove(&folder)?;
             }
         }
         Ok(())
@@ -168,16 +180,23 @@ fn file_name(name: &str) -> String {
     file
 }
 
-/// The name of which [`file_name`] made this; `None` if it did not.
-fn name_of(file: &str) -> Option<String> {
-    let mut parts = file.split('_');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend(rest.as_bytes());
+/// Forgets the containers of a policy that have ended. Returns whether one is left.
+fn forget_ended(folder: &Path) -> Result<bool, Error> {
+    let groups = map(folder, GROUPS)?;
+    let mut is_used = false;
+    for key in groups.keys().collect::<Vec<_>>() {
+        let found = groups.lookup(&key, MapFlags::ANY);
+        let Some(path) = found.map_err(Error::map(GROUPS))? else {
+            continue;
+        };
+        let number = key.first_chunk().copied().map(u64::from_ne_bytes);
+        let found = fs::metadata(text(&path));
+        match found.is_ok_and(|found| Some(found.ino()) == number) {
+            true => is_used = true,
+            false => groups.delete(&key).map_err(Error::map(GROUPS))?,
+        }
     }
-    String::from_utf8(bytes).ok()
+    Ok(is_used)
 }
 
 fn map(folder: &Path, name: &'static str) -> Result<MapHandle, Error> {
@@ -199,6 +218,11 @@ fn load(folder: &Path) -> Result<(), Error> {
         }
     }
     let object = object.load().map_err(Error::load)?;
+    let sizes = [8, PATH_SIZE, MAX_GROUPS];
+    let mut groups = create_with(MapType::Hash, GROUPS, sizes, ON_DEMAND)?;
+    groups
+        .pin(folder.join(GROUPS))
+        .map_err(Error::map(GROUPS))?;
     for (name, _) in PROGRAMS {
         let mut programs = object.progs_mut();
         let found = programs.find(|program| program.name() == name);
@@ -259,6 +283,18 @@ fn remove(folder: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The name of which [`file_name`] made this; `None` if it did not.
+    fn name_of(file: &str) -> Option<String> {
+        let mut parts = file.split('_');
+        let mut bytes = parts.next()?.as_bytes().to_vec();
+        for part in parts {
+            let (digits, rest) = part.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            bytes.extend(rest.as_bytes());
+        }
+        String::from_utf8(bytes).ok()
+    }
 
     #[test]
     fn every_name_has_a_file_of_its_own() {

@@ -329,13 +329,36 @@ fn groups_below_are_denied_too_and_programs_outlive_what_is_pinned() {
         .write(NAME, &table("{qualifiers: [deny], ip: 192.0.2.1}"))
         .unwrap();
     programs.confine(NAME, &group.place().unwrap()).unwrap();
-    programs.retain(|name| name != NAME).unwrap();
-    assert_eq!(programs.denials(NAME).unwrap(), None);
+    let folder = Path::new("/sys/fs/bpf");
+    programs.remove_ended().unwrap();
+    assert_eq!(programs.denials(NAME).unwrap(), Some(0));
+    // Whatever becomes of the file system.
+    sys::namespace::unmount(c"/sys/fs/bpf", 2).unwrap();
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
     let below = group.path.join("below");
     fs::create_dir(&below).unwrap();
     fs::write(below.join("cgroup.procs"), group.child.id().to_string()).unwrap();
     all_denied(&group.try_all("192.0.2.1", 7001), &[]);
     none_denied(&group.try_all("192.0.2.2", 7001), &ELSEWHERE);
+}
+
+#[test]
+fn a_policy_is_forgotten_with_its_last_container() {
+    testing::need_root!();
+    let programs = open_own();
+    let rules = table("{qualifiers: [deny], ip: 192.0.2.1}");
+    programs.write(NAME, &rules).unwrap();
+    for name in ["first", "second"] {
+        let mut group = Group::start(name, false);
+        assert!(programs.write(NAME, &rules).unwrap());
+        programs.confine(NAME, &group.place().unwrap()).unwrap();
+        programs.remove_ended().unwrap();
+        all_denied(&group.try_all("192.0.2.1", 7001), &[]);
+        assert!(programs.denials(NAME).unwrap().is_some());
+    }
+    programs.remove_ended().unwrap();
+    assert_eq!(programs.denials(NAME).unwrap(), None);
+    assert!(!programs.write(NAME, &rules).unwrap());
 }
 
 #[test]
