@@ -252,13 +252,15 @@ impl Node {
     }
 
     /// Makes a container, whose start the agent is not asked about, and whose first process mounts something. The script says
-    /// `made` then, and gets the gate as `$0` of the program that it executes.
+    /// `made` then, and ends where the path of the gate belongs; a program that sleeps is the first one.
     ///
     /// # Panics
     /// If it cannot be made.
     #[must_use]
     pub fn make_mounted(&mut self, name: &str, script: &str) -> Started {
-        let mut made = self.make_process(name, |gate| format!("{script} {}", gate.display()));
+        let mut made = self.make_process(name, |gate| {
+            format!("{script} {}; exec sleep 100000", gate.display())
+        });
         let output = made.process.stdout.as_mut().expect("a pipe");
         let mut said = [0; 5];
         output

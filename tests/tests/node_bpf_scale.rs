@@ -3,7 +3,7 @@
 //!
 //!     TOLLGATE_TEST_SLOW=1 TOLLGATE_TEST_RESULTS=FOLDER cargo test -p e2e --test node_bpf_scale -- --nocapture
 //!
-//! writes the samples to FOLDER/scale.tsv.
+//! writes the samples to files in FOLDER.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,6 @@ use e2e::bpf_node::{Node, OTHER, READ, SECRET, Started, inside, policy, run_insi
 use libbpf_rs::MapHandle;
 use libbpf_rs::query::MapInfoIter;
 
-const TEST: &str = "a_thousand_containers_share_the_tables_of_their_policies";
 const MACHINE: Duration = Duration::from_secs(3000);
 const CONTAINERS: usize = 1000;
 const POLICIES: usize = 20;
@@ -26,15 +25,49 @@ const STEPS: [usize; 7] = [0, 1, 10, 100, 250, 500, 1000];
 const HOSTS: &str = "/etc/hosts";
 
 #[test]
-fn a_thousand_containers_share_the_tables_of_their_policies() {
+fn a_thousand_containers_share_the_table_of_their_policy() {
+    in_machine(
+        "a_thousand_containers_share_the_table_of_their_policy",
+        "one-policy",
+        || run("one policy", &[Some(0)]),
+    );
+}
+
+#[test]
+fn a_thousand_containers_share_the_tables_of_twenty_policies() {
+    in_machine(
+        "a_thousand_containers_share_the_tables_of_twenty_policies",
+        "twenty-policies",
+        || {
+            let policies: Vec<Option<usize>> = (0..POLICIES).map(Some).collect();
+            run("twenty policies", &policies);
+        },
+    );
+}
+
+/// What the same containers need without a policy.
+#[test]
+fn a_thousand_containers_without_a_policy() {
+    in_machine(
+        "a_thousand_containers_without_a_policy",
+        "no-policy",
+        || run("no policy", &[None]),
+    );
+}
+
+fn in_machine(test: &str, file: &str, part: impl Fn()) {
     if inside().is_some() {
-        return measure();
+        write_files();
+        fs::write(HOSTS, "127.0.0.1 localhost\n").expect("the root is writable");
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+        println!("sample\tmachine\t0\tkernel\t{}", release.trim());
+        return part();
     }
     e2e::need_slow!();
     if let Some(missing) = Guest::missing() {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
-    let printed = run_inside(Guest::new().memory("6144M"), TEST, MACHINE);
+    let printed = run_inside(Guest::new().memory("4096M"), test, MACHINE);
     let samples = printed
         .lines()
         .filter_map(|line| line.strip_prefix("sample\t"));
@@ -42,20 +75,9 @@ fn a_thousand_containers_share_the_tables_of_their_policies() {
     print!("{samples}");
     if let Some(folder) = std::env::var_os("TOLLGATE_TEST_RESULTS") {
         let text = format!("run\tcontainers\twhat\tvalue\n{samples}");
-        fs::write(Path::new(&folder).join("scale.tsv"), text).expect("the folder is writable");
+        let path = Path::new(&folder).join(format!("{file}.tsv"));
+        fs::write(path, text).expect("the folder is writable");
     }
-}
-
-fn measure() {
-    write_files();
-    fs::write(HOSTS, "127.0.0.1 localhost\n").expect("the root is writable");
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
-    println!("sample\tmachine\t0\tkernel\t{}", release.trim());
-    // The same containers without a policy.
-    run("control", &[None]);
-    run("one policy", &[Some(0)]);
-    let policies: Vec<Option<usize>> = (0..POLICIES).map(Some).collect();
-    run("twenty policies", &policies);
 }
 
 fn text(number: usize, more: &[&str]) -> String {
@@ -76,8 +98,7 @@ fn script(number: usize) -> String {
     fs::write(format!("{folder}/etc-hosts"), "127.0.0.1 localhost\n")
         .expect("the root is writable");
     format!(
-        "busybox mount -t tmpfs shm /dev/shm; busybox mount --bind {folder}/etc-hosts {HOSTS}; echo made; \
-         exec sh -c 'read _ < \"$0\"; exec sleep 100000'"
+        "busybox mount -t tmpfs shm /dev/shm; busybox mount --bind {folder}/etc-hosts {HOSTS}; echo made; read _ <"
     )
 }
 

@@ -23,8 +23,9 @@ pub mod probe;
 mod tree;
 
 pub use bpf::{
-    ContainerPlace, ContainerReports, ContainerViolation, change_containers, confine_container,
-    enter_host_groups, missing_hooks, prepare_containers, remove_ended_containers,
+    ConfinedContainer, ContainerPlace, ContainerReports, ContainerViolation, change_containers,
+    confine_container, enter_host_groups, missing_hooks, prepare_containers,
+    remove_ended_containers,
 };
 pub use confinement::{
     ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, available,

@@ -145,9 +145,13 @@ impl Agent {
             return Ok(());
         };
         let owner = owner(&expected.record);
-        let number = self.kernel.confine(&owner, policy, container.pid)?;
+        let confined = self.kernel.confine(&owner, policy, container.pid)?;
+        if !confined.is_current {
+            // An agent before has confined it, and not written with which version: it is changed like a running one.
+            expected.record.hash.clear();
+        }
         expected.record.kernel = Some(InKernel {
-            number,
+            number: confined.number,
             hash: expected.record.hash.clone(),
             has_filter: expected.policy.is_some(),
         });

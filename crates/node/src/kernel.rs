@@ -23,12 +23,12 @@ pub trait KernelEnforcer: Send + Sync {
 
     /// Confines all programs that begin in a container from now on. `pid`: its first process, which waits for its
     /// program. What is confined stays so when the agent ends. Policies of one `owner` are versions of one another.
-    /// Returns the number by which the kernel names the container.
+    /// A container that is confined already keeps the version that it has.
     ///
     /// # Errors
     ///
     /// What is wrong. Nothing is confined then.
-    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<u32, String>;
+    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String>;
 
     /// Brings a version of the owner's policy into force in all its containers that are confined, while their programs run.
     ///
@@ -51,6 +51,15 @@ pub trait KernelEnforcer: Send + Sync {
     ///
     /// What is wrong.
     fn violations(&self, take: TakeViolation) -> Result<Option<Box<dyn KernelViolations>>, String>;
+}
+
+/// A container that the kernel confines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelContainer {
+    /// Number by which the kernel names it.
+    pub number: u32,
+    /// It has the policy that was asked for, and not another version of it.
+    pub is_current: bool,
 }
 
 /// Takes a violation.
@@ -144,7 +153,12 @@ impl Kernel {
         self.0.as_deref()
     }
 
-    pub(crate) fn confine(&self, owner: &str, policy: &Policy, pid: u32) -> Result<u32, String> {
+    pub(crate) fn confine(
+        &self,
+        owner: &str,
+        policy: &Policy,
+        pid: u32,
+    ) -> Result<KernelContainer, String> {
         let enforcer = self.0.as_ref().ok_or("the node has no such enforcer")?;
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or("the container runtime has not named its first process")?;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::agent::Agent;
 use crate::index::tests::pod;
-use crate::kernel::{KernelEnforcer, KernelViolations, TakeViolation};
+use crate::kernel::{KernelContainer, KernelEnforcer, KernelViolations, TakeViolation};
 use crate::profiles::take;
 use crate::run::Parts;
 use crate::tests::{body, key, of_policy, settings};
@@ -25,6 +25,7 @@ struct Noting {
     failure: Option<&'static str>,
     confined: Mutex<Vec<(Enforcers, i32)>>,
     prepared: Mutex<Vec<String>>,
+    has_other_version: bool,
     refuses_changes: Option<&'static str>,
     /// Whose policies were changed, and the numbers of their rules.
     changed: Mutex<Vec<(String, usize)>>,
@@ -47,14 +48,17 @@ impl KernelEnforcer for Noting {
         Ok(())
     }
 
-    fn confine(&self, _owner: &str, policy: &Policy, pid: i32) -> Result<u32, String> {
+    fn confine(&self, _owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
         if let Some(failure) = self.failure {
             return Err(failure.to_owned());
         }
         let confined = (policy.enforcers, pid);
         let mut all = self.confined.lock().unwrap();
         all.push(confined);
-        Ok(u32::try_from(all.len()).unwrap())
+        Ok(KernelContainer {
+            number: u32::try_from(all.len()).unwrap(),
+            is_current: !self.has_other_version,
+        })
     }
 
     fn change(&self, owner: &str, policy: &Policy) -> Result<(), String> {
@@ -333,4 +337,22 @@ fn a_container_that_waits_for_its_start_is_late_until_the_runtime_asks() {
         // It is confined once.
         assert_eq!(kernel.confined.lock().unwrap().len(), 1);
     }
+}
+
+#[test]
+fn a_container_that_was_confined_with_another_version_counts_when_the_kernel_has_the_current_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting {
+        has_other_version: true,
+        ..Noting::default()
+    });
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    ask(&agent, Event::CreateContainer, 0);
+    ask(&agent, Event::StartContainer, 77);
+    assert_eq!(agent.state().profiles()[0].enforced, 0);
+    let agent = kernel_thread(agent);
+    wait_until("it is enforced", || {
+        agent.state().profiles()[0].enforced == 1
+    });
+    assert_eq!(kernel.changed.lock().unwrap().len(), 1);
 }

@@ -65,7 +65,9 @@ use std::time::Duration;
 
 pub use behavior::{Behavior, BehaviorEngine, Recorder};
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
-pub use kernel::{KernelEnforcer, KernelViolation, KernelViolations, TakeViolation};
+pub use kernel::{
+    KernelContainer, KernelEnforcer, KernelViolation, KernelViolations, TakeViolation,
+};
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
 pub use printable::printable;
 pub use run::{Parts, RunError, run};

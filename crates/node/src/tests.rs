@@ -41,7 +41,10 @@ pub(crate) fn agent(folder: &Path) -> Agent {
     let parts = Parts {
         detection: None,
         events: Some(Arc::default()),
-        violations: ViolationFiles::default(),
+        violations: ViolationFiles {
+            alerts: None,
+            log: Some(folder.join("violations.log")),
+        },
         behavior: None,
         kernel: None,
         enforcers: Vec::new(),

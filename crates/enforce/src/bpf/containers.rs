@@ -197,8 +197,17 @@ pub fn prepare_containers(policy: &Policy) -> Result<(), Error> {
     KernelPrograms::open()?.begin()
 }
 
-/// Confines every program that begins in a container from now on, with all that it starts. Returns the number under
-/// which the kernel reports violations.
+/// A container that the kernel confines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfinedContainer {
+    /// Number under which the kernel reports its violations.
+    pub number: u32,
+    /// It has the policy that was asked for. If not, it was confined before, with another version.
+    pub is_current: bool,
+}
+
+/// Confines every program that begins in a container from now on, with all that it starts. A container that is confined
+/// already keeps what it has.
 ///
 /// Containers with the same policy of one `owner` and the same mounts share a table in the kernel.
 /// The policy stays in the kernel as long as one of the programs runs, and until the container's control group is
@@ -210,11 +219,14 @@ pub fn confine_container(
     owner: &str,
     policy: &Policy,
     place: &ContainerPlace,
-) -> Result<u32, Error> {
+) -> Result<ConfinedContainer, Error> {
     let (profile, kernel) = open(policy)?;
     kernel.begin()?;
-    if let Some(known) = kernel.container(place)? {
-        return Ok(known);
+    if let Some((number, table)) = kernel.container(place)? {
+        return Ok(ConfinedContainer {
+            number,
+            is_current: kernel.has_version(table, owner, &profile)?,
+        });
     }
     let shape = MountShape::of(&place.mounts);
     if shape.devices.len() > PLACES {
@@ -228,7 +240,10 @@ pub fn confine_container(
         let _ = kernel.remove_containers(&BTreeSet::from([number]));
         return Err(error);
     }
-    Ok(number)
+    Ok(ConfinedContainer {
+        number,
+        is_current: true,
+    })
 }
 
 /// Brings a policy into force in all containers that have another version of the owner's. Tasks that run are under the one
@@ -272,12 +287,12 @@ impl KernelPrograms {
         self.put_ledger(ALL, "")
     }
 
-    /// The number of a container that was entered before.
-    fn container(&self, place: &ContainerPlace) -> Result<Option<u32>, Error> {
+    /// Numbers of a container that was entered before, and of its table.
+    fn container(&self, place: &ContainerPlace) -> Result<Option<(u32, u32)>, Error> {
         let found = self.map(MAP)?;
         let found = found.lookup(&place.group.to_ne_bytes(), MapFlags::ANY);
         let found = found.map_err(Error::map(MAP))?;
-        Ok(found.and_then(|entry| word(&entry, 0)))
+        Ok(found.and_then(|entry| word(&entry, 0).zip(word(&entry, 2))))
     }
 
     fn enter_container(

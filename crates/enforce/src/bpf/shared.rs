@@ -95,6 +95,20 @@ impl KernelPrograms {
         MapHandle::from_pinned_path(self.shared_path(number)).map_err(Error::map("shared"))
     }
 
+    /// Returns true if a table has this policy of the owner's.
+    pub(super) fn has_version(
+        &self,
+        number: u32,
+        owner: &str,
+        profile: &Profile,
+    ) -> Result<bool, Error> {
+        let version = version(profile);
+        let mut tables = self.shared_tables()?.into_iter();
+        Ok(tables.any(|known| {
+            known.number == number && known.owner == owner && known.version == version
+        }))
+    }
+
     /// Returns the number of the table for containers with a policy and a shape, which is made if there is none.
     pub(super) fn shared_table(
         &self,

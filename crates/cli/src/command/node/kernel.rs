@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use diagnostics::terminal;
 use enforce::{ContainerPlace, ContainerReports, ContainerViolation};
-use node::{KernelEnforcer, KernelViolation, KernelViolations, TakeViolation};
+use node::{KernelContainer, KernelEnforcer, KernelViolation, KernelViolations, TakeViolation};
 use policy::{EnforcerKind, Enforcers, Policy};
 use probe::Support;
 
@@ -51,9 +51,14 @@ impl KernelEnforcer for BpfLsm {
         enforce::prepare_containers(policy).map_err(|error| chain(&error))
     }
 
-    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<u32, String> {
+    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
         let place = ContainerPlace::of(pid).map_err(|error| chain(&error))?;
-        enforce::confine_container(owner, policy, &place).map_err(|error| chain(&error))
+        let confined = enforce::confine_container(owner, policy, &place);
+        let confined = confined.map_err(|error| chain(&error))?;
+        Ok(KernelContainer {
+            number: confined.number,
+            is_current: confined.is_current,
+        })
     }
 
     fn change(&self, owner: &str, policy: &Policy) -> Result<(), String> {
