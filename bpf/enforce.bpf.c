@@ -30,8 +30,12 @@ _Static_assert(__builtin_offsetof(struct policy, placed) == 92, "see tables.rs")
 _Static_assert(__builtin_offsetof(struct policy, capability) == 96, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, mode) == 224, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, set) == 6560, "see tables.rs");
-_Static_assert(sizeof(struct policy) == 6560 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
+_Static_assert(sizeof(struct policy) ==
+		       6560 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES + 4 * PLACES + 8,
+	       "see tables.rs");
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
+_Static_assert(__builtin_offsetof(struct tenant, table) == 16, "see programs.rs");
+_Static_assert(__builtin_offsetof(struct violation, table) == 324, "see records.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
 _Static_assert(sizeof(struct ledger) == 40, "see programs.rs");
 _Static_assert(sizeof(struct container) == 512, "see containers.rs");
@@ -110,12 +114,12 @@ struct policy_table {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 4096);
 	__type(key, u32);
 	__array(values, struct policy_table);
 } policies SEC(".maps");
 
-/* Where an agent hears of violations. A policy that reports nothing has none. */
+/* Where an agent hears of violations. A policy that reports nothing has none; containers share that of ALL. */
 struct ring_table {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 19);
@@ -130,10 +134,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
 	__type(key, u32);
 	__type(value, struct ledger);
 } ledgers SEC(".maps");
+
+/* The number of all containers together, which no policy has: of their ring, and of a ledger that counts what is lost. */
+#define ALL 0
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -159,10 +167,28 @@ struct label {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
 	__type(key, u32);
 	__type(value, struct label);
 } labels SEC(".maps");
+
+/* The version of each table, so that nobody has to read a table for it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u32);
+} generations SEC(".maps");
+
+/* The last numbers that were given: of a policy, a table or a container, and of a version. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, u32);
+} counters SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -201,8 +227,9 @@ struct subject {
 	const struct policy *policy;
 };
 
-static __always_inline const struct policy *policy_of(u32 number)
+static __always_inline const struct policy *policy_of(struct tenant *tenant)
 {
+	u32 number = tenant->table;
 	void *table = bpf_map_lookup_elem(&policies, &number);
 	u32 zero = 0;
 
@@ -220,7 +247,7 @@ static __always_inline bool confined(struct subject *me)
 	me->tenant = tenant_of(bpf_get_current_task_btf());
 	if (!me->tenant || !me->tenant->is_active)
 		return false;
-	me->policy = policy_of(me->tenant->policy);
+	me->policy = policy_of(me->tenant);
 	return true;
 }
 
@@ -305,6 +332,7 @@ __noinline int tell(struct scratch *s, u32 number, u32 outcome, u32 what, u32 pa
 	struct ledger *ledger = bpf_map_lookup_elem(&ledgers, &number);
 	struct tenant *tenant = tenant_of(task);
 	u64 ids = bpf_get_current_pid_tgid(), users = bpf_get_current_uid_gid();
+	u32 all = ALL;
 	void *ring;
 	u32 size;
 
@@ -325,16 +353,26 @@ __noinline int tell(struct scratch *s, u32 number, u32 outcome, u32 what, u32 pa
 	s->head.exe_len = 0;
 	if (tenant) {
 		s->head.exe_len = tenant->exe_len;
-		__builtin_memcpy(s->head.exe, tenant->exe, sizeof(s->head.exe));
+		__builtin_memcpy(s->head.exe, tenant->exe, sizeof(tenant->exe));
 	}
 	if (path_len > PATH_ROOM)
 		path_len = PATH_ROOM;
 	s->head.path_len = path_len;
 	size = sizeof(struct violation) + path_len;
 	ring = bpf_map_lookup_elem(&rings, &number);
+	if (!ring)
+		ring = bpf_map_lookup_elem(&rings, &all);
 	if (size > sizeof(struct violation) + PATH_ROOM)
 		return 0;
-	if ((!ring || bpf_ringbuf_output(ring, &s->head, size, 0)) && ledger)
+	if (ring && !bpf_ringbuf_output(ring, &s->head, size, 0))
+		return 0;
+	if (ledger)
+		__sync_fetch_and_add(&ledger->lost, 1);
+	if (s->head.table == number)
+		return 0;
+	/* The ledger of a container is removed with it. */
+	ledger = bpf_map_lookup_elem(&ledgers, &all);
+	if (ledger)
 		__sync_fetch_and_add(&ledger->lost, 1);
 	return 0;
 }
@@ -346,6 +384,7 @@ static __always_inline int verdict(struct scratch *s, struct subject *me, u32 ou
 	if (!outcome)
 		return 0;
 	s->head.generation = me->policy->generation;
+	s->head.table = me->tenant->table;
 	tell(s, me->tenant->policy, outcome, what, path_len);
 	return outcome & OUTCOME_DENY ? -EPERM : 0;
 }
@@ -624,20 +663,25 @@ static __always_inline u32 view_of(u64 magic)
 }
 
 /* What is known of the place of a file system that is no view. */
-static __always_inline u32 known_place(const struct policy *p, u32 device)
+static __always_inline u32 known_place(const struct policy *p, u32 number, u32 device)
 {
-	struct place_key key = {.generation = p->generation, .device = device};
-	u32 *known = bpf_map_lookup_elem(&places, &key);
+	struct place_key key = {.owner = p->generation, .device = device};
+	u32 *known;
 
-	return known ? *known : 0;
+	if (p->is_shared)
+		key.owner = number | OF_CONTAINER;
+	known = bpf_map_lookup_elem(&places, &key);
+	if (!known)
+		return 0;
+	return p->is_shared ? p->place[*known & (PLACES - 1)] : *known;
 }
 
 /* The state that the file system's own place stands for. */
-static __always_inline u32 place_of(const struct policy *p, struct scratch *s)
+static __always_inline u32 place_of(const struct policy *p, struct scratch *s, u32 number)
 {
 	u32 view = view_of(s->magic);
 
-	return view < VIEWS ? p->view[view] : known_place(p, s->device) & PLACE_STATE;
+	return view < VIEWS ? p->view[view] : known_place(p, number, s->device) & PLACE_STATE;
 }
 
 static __always_inline u32 outcome_at(const struct policy *p, struct scratch *s, u32 state, u32 kinds)
@@ -652,14 +696,14 @@ static __always_inline u32 outcome_at(const struct policy *p, struct scratch *s,
 	return outcome;
 }
 
-/* What the policy makes of the path that was found. */
-__noinline u32 judge(const struct policy *p, struct scratch *s, u32 kinds)
+/* What the policy makes of the path that was found. `number`: of who is confined. */
+__noinline u32 judge(const struct policy *p, struct scratch *s, u32 kinds, u32 number)
 {
 	u32 outcome = 0, before = 0, place, tail;
 
 	if (!p || !s)
 		return OUTCOME_DENY;
-	place = place_of(p, s);
+	place = place_of(p, s, number);
 	if (s->is_detached) {
 		/* Of a file system that has a place, it is a file whose folder is not known. */
 		return place ? lost_outcome(p) : 0;
@@ -742,7 +786,7 @@ __noinline u32 climb(const struct policy *p, u64 dentry, u64 root, u64 mount, u3
 
 /* Whether a rule may be about a file: if not, none of the names is read that `resolve` would put together,
  * of either path. Each path that a rule is about has a name that is its key (crates/enforce/src/bpf/keys.rs). */
-__noinline u32 may_match(const struct policy *p, u64 dentry_address, u64 mount_address, u32 kinds)
+__noinline u32 may_match(const struct policy *p, u64 dentry_address, u64 mount_address, u32 kinds, u32 number)
 {
 	struct dentry *dentry = (void *)dentry_address;
 	struct vfsmount *vfsmount = (void *)mount_address;
@@ -754,7 +798,7 @@ __noinline u32 may_match(const struct policy *p, u64 dentry_address, u64 mount_a
 	if (p->placed & kinds) {
 		u32 view = view_of(BPF_CORE_READ(sb, s_magic));
 		u32 keys = view < VIEWS ? p->view_key[view] :
-					  known_place(p, BPF_CORE_READ(sb, s_dev)) >> PLACE_KEYS;
+					  known_place(p, number, BPF_CORE_READ(sb, s_dev)) >> PLACE_KEYS;
 
 		if (keys & kinds)
 			return 1;
@@ -779,7 +823,7 @@ __noinline int on_path(u64 dentry, u64 mount, u32 kinds, u32 what, u64 detail)
 		return 0;
 	if (!me.policy)
 		return 1;
-	if (!(me.policy->features & HAS_PATHS) || !may_match(me.policy, dentry, mount, kinds))
+	if (!(me.policy->features & HAS_PATHS) || !may_match(me.policy, dentry, mount, kinds, me.tenant->policy))
 		return 0;
 	s = working_memory();
 	if (!s)
@@ -790,7 +834,7 @@ __noinline int on_path(u64 dentry, u64 mount, u32 kinds, u32 what, u64 detail)
 	s->head.detail[3] = 0;
 	if (resolve(s, dentry, mount))
 		return verdict(s, &me, lost_outcome(me.policy), WHAT_PATH_LOST, 0) != 0;
-	return verdict(s, &me, judge(me.policy, s, kinds), what, s->len) != 0;
+	return verdict(s, &me, judge(me.policy, s, kinds, me.tenant->policy), what, s->len) != 0;
 }
 
 #define ON(kind) (1 << KIND_##kind)
@@ -850,9 +894,9 @@ int BPF_PROG(task_free, struct task_struct *task)
 /* Control groups of containers are not deeper; those that a container makes in its own may be. */
 #define LEVELS 15
 
-/* The policy of the container in which a program has begun; 0 for none. A container may have changed its namespaces,
+/* The container in which a program has begun; NULL for none. A container may have changed its namespaces,
  * which its sessions enter: all of them but that of the runtime are its own. */
-static __always_inline u32 policy_of_container(struct task_struct *task)
+static __always_inline struct container *container_of_task(struct task_struct *task)
 {
 	u32 namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
 	struct container *container;
@@ -861,12 +905,12 @@ static __always_inline u32 policy_of_container(struct task_struct *task)
 	for (int level = 1; level <= LEVELS; level++) {
 		group = bpf_get_current_ancestor_cgroup_id(level);
 		if (!group)
-			return 0;
+			return NULL;
 		container = bpf_map_lookup_elem(&containers, &group);
 		if (container)
-			return container->runtime_namespace == namespace ? 0 : container->policy;
+			return container->runtime_namespace == namespace ? NULL : container;
 	}
-	return 0;
+	return NULL;
 }
 
 /* The new program has not run yet, and all that its exec opens and maps was done without the policy. */
@@ -878,9 +922,9 @@ int BPF_PROG(exec_done, struct task_struct *task, int old_pid, struct linux_binp
 	u32 len, from;
 
 	if (!tenant) {
-		u32 number = policy_of_container(task);
+		struct container *container = container_of_task(task);
 
-		if (!number)
+		if (!container)
 			return 0;
 		tenant = bpf_task_storage_get(&tenants, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!tenant) {
@@ -888,7 +932,8 @@ int BPF_PROG(exec_done, struct task_struct *task, int old_pid, struct linux_binp
 			bpf_send_signal(9);
 			return 0;
 		}
-		tenant->policy = number;
+		tenant->policy = container->policy;
+		tenant->table = container->table;
 	}
 	if (!tenant->is_active) {
 		u32 number = tenant->policy;
@@ -1192,7 +1237,8 @@ static __always_inline int on_program(struct file *file, const char *name)
 		return 0;
 	outcome = inode_outcome(me.policy, file);
 	if (!name && !outcome &&
-	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC)))
+	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC),
+		       me.tenant->policy))
 		return 0;
 	s = working_memory();
 	if (!s)
@@ -1204,12 +1250,13 @@ static __always_inline int on_program(struct file *file, const char *name)
 	s->head.detail[2] = 0;
 	s->head.detail[3] = 0;
 	if (!outcome && name &&
-	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC)))
+	    !may_match(me.policy, number_of(file->f_path.dentry), number_of(file->f_path.mnt), ON(EXEC),
+		       me.tenant->policy))
 		return 0;
 	if (resolve(s, number_of(file->f_path.dentry), number_of(file->f_path.mnt)))
 		outcome = worse(outcome, lost_outcome(me.policy));
 	else
-		outcome = worse(outcome, judge(me.policy, s, ON(EXEC)));
+		outcome = worse(outcome, judge(me.policy, s, ON(EXEC), me.tenant->policy));
 	return verdict(s, &me, outcome, WHAT_EXEC, s->len);
 }
 
@@ -1590,7 +1637,7 @@ int BPF_PROG(sb_mount, const char *source, const struct path *path, const char *
 	if (unclear)
 		s->mounts = ~0ULL;
 	else
-		judge(me.policy, s, 0);
+		judge(me.policy, s, 0, me.tenant->policy);
 	return verdict(s, &me,
 		       mount_outcome(me.policy, s, number_of(type), flags, MOUNT_BY_SOURCE), WHAT_MOUNT, s->len);
 }
@@ -1645,7 +1692,7 @@ int BPF_PROG(move_mount, const struct path *from, const struct path *to)
 	if (resolve(s, number_of(from->dentry), number_of(from->mnt)))
 		s->mounts = ~0ULL;
 	else
-		judge(me.policy, s, 0);
+		judge(me.policy, s, 0, me.tenant->policy);
 	return verdict(s, &me,
 		       mount_outcome(me.policy, s, 0, MS_MOVE | MS_BIND, MOUNT_BY_SOURCE), WHAT_MOUNT,
 		       s->len);
@@ -1672,7 +1719,7 @@ int BPF_PROG(sb_umount, struct vfsmount *mount, int flags)
 	if (resolve(s, number_of(mount->mnt_root), number_of(mount)))
 		s->mounts = ~0ULL;
 	else
-		judge(me.policy, s, 0);
+		judge(me.policy, s, 0, me.tenant->policy);
 	return verdict(s, &me,
 		       mount_outcome(me.policy, s, 0, 0, MOUNT_BY_SOURCE | 0x100), WHAT_UMOUNT, s->len);
 }
@@ -1840,7 +1887,7 @@ static __always_inline int on_look(struct tenant *looker, struct task_struct *ta
 	u32 outcome;
 
 	if (looker && looker->is_active) {
-		p = policy_of(looker->policy);
+		p = policy_of(looker);
 		if (!p)
 			return -EPERM;
 		outcome = look_outcome(p, is_trace ? LOOK_TRACE : LOOK_READ, is_outside);
@@ -1851,7 +1898,7 @@ static __always_inline int on_look(struct tenant *looker, struct task_struct *ta
 	}
 	/* Who is not confined is the host, and may look at anything. */
 	if (other && other->is_active && looker) {
-		p = policy_of(other->policy);
+		p = policy_of(other);
 		if (!p)
 			return -EPERM;
 		outcome = look_outcome(p, is_trace ? LOOK_TRACED_BY : LOOK_READ_BY, is_outside);

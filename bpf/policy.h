@@ -68,6 +68,8 @@ enum view {
 #define PORT_RANGES 4
 /* Places for names that paths of rules have; a power of two. */
 #define KEYS 4096
+/* File systems of a container; a power of two. */
+#define PLACES 1024
 
 /* Which parts of a policy are there at all. */
 #define HAS_PATHS (1 << 0)
@@ -158,17 +160,25 @@ struct policy {
 	u8 view_key[VIEWS];
 	u16 accept[STATES];
 	u16 edge[EDGES];
+	/* Of a table that containers share: the places of their file systems, by index. */
+	u32 place[PLACES];
+	/* Containers share the table: what is known of their devices is an index of `place`. */
+	u32 is_shared;
+	u32 _pad;
 };
 
 /* What is known of a confined task. */
 struct tenant {
+	/* Number of who is confined: a container, or all tasks of a policy of their own. */
 	u32 policy;
 	/* The policy holds from the next exec on. */
 	u32 is_active;
 	u32 exe_len;
 	/* The last mount(2) is a bind or a move, whose source is looked up after the hook. */
 	u32 is_binding;
-	char exe[240];
+	/* Number of the table with the policy. Containers with the same policy share one. */
+	u32 table;
+	char exe[236];
 };
 
 /* A container whose programs are confined as they begin, by the number of its control group in the unified hierarchy,
@@ -177,8 +187,10 @@ struct container {
 	u32 policy;
 	/* Mount namespace of the container runtime, whose own programs may begin in the control group. */
 	u32 runtime_namespace;
+	/* Number of the table with its policy. */
+	u32 table;
 	/* Of the control group, for the other side. */
-	char path[504];
+	char path[500];
 };
 
 /* A violation. A path follows, if there is one. */
@@ -196,7 +208,9 @@ struct violation {
 	char comm[16];
 	u32 path_len;
 	u32 exe_len;
-	char exe[240];
+	char exe[236];
+	/* Number of the table that has the policy. */
+	u32 table;
 };
 
 /* What was violated; `detail` is told in the names. */
@@ -244,8 +258,12 @@ struct program_key {
 	u64 inode;
 };
 
+/* Of a container, whose entries hold for all versions of its policy, in place of a generation. */
+#define OF_CONTAINER 0x80000000
+
 struct place_key {
-	u32 generation;
+	/* Of the version of a policy, or the number of a container with OF_CONTAINER. */
+	u32 owner;
 	u32 device;
 };
 
@@ -254,7 +272,7 @@ struct place_key {
 #define PLACE_KEYS 16
 
 struct rule_key {
-	u32 policy;
+	u32 table;
 	u32 generation;
 	u32 number;
 };

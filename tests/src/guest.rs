@@ -61,7 +61,7 @@ enum Machine {
 
 impl Machine {
     /// Returns the emulator's command line up to the kernel. The console and the script's output are written to files.
-    fn command(self, console: &Path, output: &Path) -> Command {
+    fn command(self, memory: &str, console: &Path, output: &Path) -> Command {
         let (program, platform, second): (_, &[&str], _) = match self {
             Self::Amd64 => ("qemu-system-x86_64", &[], "isa-serial,chardev=output"),
             Self::Arm64 => (
@@ -72,7 +72,7 @@ impl Machine {
             ),
         };
         let mut machine = Command::new(program);
-        machine.args(platform).args(["-accel", "tcg", "-m", MEMORY]);
+        machine.args(platform).args(["-accel", "tcg", "-m", memory]);
         machine.args(["-nodefaults", "-display", "none", "-no-reboot"]);
         let console = format!("file:{}", console.display());
         let output = format!("file,id=output,path={}", output.display());
@@ -100,6 +100,7 @@ pub struct Guest {
     program: PathBuf,
     files: Vec<(PathBuf, String)>,
     options: String,
+    memory: String,
     counts: bool,
     limit: Duration,
     scratch: Scratch,
@@ -191,6 +192,7 @@ impl Guest {
             program: stripped,
             files: Vec::new(),
             options: String::new(),
+            memory: MEMORY.to_owned(),
             counts: false,
             limit: LIMIT,
             scratch,
@@ -212,6 +214,12 @@ impl Guest {
     pub fn option(mut self, words: &str) -> Self {
         self.options.push(' ');
         self.options.push_str(words);
+        self
+    }
+
+    /// Sets the size of the memory, as the emulator takes it.
+    pub fn memory(mut self, size: &str) -> Self {
+        size.clone_into(&mut self.memory);
         self
     }
 
@@ -283,7 +291,7 @@ impl Guest {
         self.pack(&image, &init2, script)
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", image.display()));
         let (console, output) = (self.path("console"), self.path("output"));
-        let mut machine = self.machine.command(&console, &output);
+        let mut machine = self.machine.command(&self.memory, &console, &output);
         if self.counts {
             // Without sleep the clock jumps to the next timer where the machine would wait for it.
             machine.args(["-icount", "shift=0,sleep=off"]);

@@ -9,6 +9,7 @@ mod arm64;
 pub mod attacks;
 mod bare;
 mod binary;
+pub mod bpf_node;
 mod case;
 mod certificates;
 pub mod cluster;

@@ -25,7 +25,9 @@ mod tree;
 
 pub use bpf::Error as BpfError;
 pub use bpf::{
-    ContainerPlace, confine_container, enter_host_groups, missing_hooks, prepare_containers,
+    ConfinedContainer, ContainerPlace, ContainerReports, ContainerViolation, change_containers,
+    confine_container, enter_host_groups, missing_hooks, prepare_containers,
+    remove_ended_containers,
 };
 pub use confinement::{
     ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, available,

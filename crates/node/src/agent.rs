@@ -19,10 +19,12 @@ use crate::observe::NOT_ENABLED;
 use crate::pod_events::PodEvents;
 use crate::queue::{Queue, Wanted};
 use crate::run::Parts;
-use crate::state::{Seen, State};
-use crate::store::{Body, Say, Store, StoreError};
+use crate::state::{Expected, Seen, State};
+use crate::store::{Body, Record, Say, Store, StoreError};
+use crate::violations::SharedLog;
 
-/// State of a container that has ended.
+/// States of a container: its first program has not begun, and it has ended.
+const CREATED: i32 = 1;
 const STOPPED: i32 = 4;
 
 /// The agent of a node.
@@ -30,7 +32,7 @@ pub(crate) struct Agent {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) state: Mutex<State>,
-    changed: Condvar,
+    pub(crate) changed: Condvar,
     /// What the API server has to be asked for.
     pub(crate) wanted: Queue,
     say: Say,
@@ -38,6 +40,8 @@ pub(crate) struct Agent {
     pub(crate) detection: Option<Detection>,
     /// What becomes Events of pods, if the agent writes some.
     pub(crate) events: Option<Arc<PodEvents>>,
+    /// The log of violations, if the agent writes one.
+    pub(crate) violations_log: Option<SharedLog>,
     /// Behaviour modelling, if the agent observes containers.
     pub(crate) behavior: Option<Behavior>,
     /// What enforces in the containers of every runtime.
@@ -68,6 +72,7 @@ impl Agent {
             }
         }
         state.records = store.records()?.into_iter().collect();
+        state.take_numbers();
         match &parts.behavior {
             Some(behavior) => state.recorder = Some(Arc::clone(&behavior.recorder)),
             None => state.behavior_failure = Some(NOT_ENABLED.to_owned()),
@@ -81,6 +86,7 @@ impl Agent {
             say,
             detection: parts.detection,
             events: parts.events,
+            violations_log: parts.violations.log.map(SharedLog::new),
             behavior: parts.behavior,
             kernel: Kernel::new(parts.kernel),
             enforcers: parts.enforcers,
@@ -224,7 +230,8 @@ impl Agent {
     /// Checks that a container is what [`Agent::create`] made it before its program starts.
     fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
         let mut state = self.state();
-        let expected = state.expected.remove(&container.id);
+        let mut expected = state.expected.remove(&container.id);
+        let adopted = state.records.get(&container.id).cloned();
         let found = state.find(pod, &container.name);
         let found = found.map(|entry| entry.cloned());
         drop(state);
@@ -233,14 +240,20 @@ impl Agent {
             Ok(entry) => entry,
             Err(undecided) => return self.refuse(&undecided.to_string()),
         };
-        let problem = match (&expected, &entry) {
+        let problem = match (&mut expected, &entry) {
             (None, None) => None,
             (None, Some(entry)) if entry.is_modeled() => {
                 self.start_observed(container);
                 None
             }
-            (None, Some(entry)) if entry.fail_mode == FailMode::Open => None,
-            (None, Some(_)) => Some("it was created before the agent knew of it".to_owned()),
+            (None, Some(entry)) => match self.adopt_started(pod, container, entry, adopted) {
+                Ok(adopted) => {
+                    expected = Some(adopted);
+                    None
+                }
+                Err(_) if entry.fail_mode == FailMode::Open => None,
+                Err(problem) => Some(problem),
+            },
             (Some(expected), _) => self.check(expected, container).err(),
         };
         let is_closed = entry
@@ -261,7 +274,7 @@ impl Agent {
         let mut state = self.state();
         state.seen.insert(container.id.clone(), seen);
         if let Some(expected) = confined {
-            state.records.insert(container.id.clone(), expected.record);
+            state.take_record(&container.id, expected.record);
             state.counters.confined += 1;
         }
         state.is_changed = true;
@@ -286,11 +299,14 @@ impl Agent {
     fn synchronize(&self, pods: &[PodSandbox], containers: &[Container]) {
         let by_id: HashMap<&str, &PodSandbox> = pods.iter().map(|pod| (&*pod.id, pod)).collect();
         let mut seen = HashMap::new();
-        let mut stopped = Vec::new();
+        let (mut stopped, mut created) = (Vec::new(), Vec::new());
         for container in containers {
             let Some(pod) = by_id.get(&*container.pod_sandbox_id) else {
                 continue;
             };
+            if container.state == CREATED {
+                created.push((*pod, container));
+            }
             match container.state == STOPPED {
                 true => stopped.push(Arc::new(Names::of(pod, container))),
                 false => drop(seen.insert(container.id.clone(), Seen::of(pod, container))),
@@ -308,10 +324,62 @@ impl Agent {
         for id in gone {
             self.forget(&id);
         }
+        for (pod, container) in created {
+            self.confine_created(pod, container);
+        }
         self.say(format!(
             "connected to the container runtime, which runs {running} containers"
         ));
         self.want(missing);
+    }
+
+    /// Has the kernel confine a container that waits for its start. Whether its first program had not begun by then is known
+    /// when the runtime asks for the start: until then it counts as late.
+    fn confine_created(&self, pod: &PodSandbox, container: &Container) {
+        let state = self.state();
+        let is_known = state.records.contains_key(&container.id);
+        let entry = state.find(pod, &container.name);
+        // Whose policy is not known or not here is decided when it starts.
+        let entry = entry.ok().flatten().filter(|entry| !entry.is_modeled());
+        let both = entry.and_then(|entry| Some((entry.clone(), state.body(&entry.key)?.clone())));
+        drop(state);
+        let Some((entry, body)) = both.filter(|_| !is_known && container.pid != 0) else {
+            return;
+        };
+        let Ok(mut expected) = self.adopt(pod, container, &entry, &body) else {
+            return;
+        };
+        expected.record.is_late = true;
+        if let Err(error) = self.store.write_record(&container.id, &expected.record) {
+            self.say(crate::chain(&error));
+        }
+        let mut state = self.state();
+        state.take_record(&container.id, expected.record);
+        state.is_changed = true;
+    }
+
+    /// What is to be true of a container that starts, and that another agent has had created.
+    fn adopt_started(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+        entry: &Entry,
+        adopted: Option<Record>,
+    ) -> Result<Expected, String> {
+        match adopted.filter(|record| record.kernel.is_some()) {
+            Some(record) => Ok(Expected {
+                record: Record {
+                    is_late: false,
+                    ..record
+                },
+                policy: None,
+                kernel: None,
+            }),
+            None => {
+                let body = self.body(entry)?;
+                self.adopt(pod, container, entry, &body)
+            }
+        }
     }
 
     fn end(&self, container: &Container) {

@@ -15,7 +15,7 @@ use crate::filter::{self, Filter};
 use crate::index::Entry;
 use crate::merge::{is_same, merge};
 use crate::state::Expected;
-use crate::store::{Body, Record, Way, write_policy};
+use crate::store::{Body, InKernel, Record, Way, write_policy};
 
 /// Annotation by which tollgate's runtime finds a policy.
 const POLICY: &str = "tollgate.policy";
@@ -121,7 +121,7 @@ impl Agent {
     }
 
     /// The compiled filter of a policy.
-    fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
+    pub(crate) fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
         let (key, hash) = (&entry.key, &body.hash);
         if let Some((of, filter)) = self.state().filters.get(key)
             && of == hash
@@ -134,13 +134,46 @@ impl Agent {
         Ok(filter)
     }
 
-    /// Checks what the runtime has made of a container, and has the kernel do its part.
-    pub(crate) fn check(&self, expected: &Expected, container: &Container) -> Result<(), String> {
+    /// Checks what the runtime has made of a container, and has the kernel do its part, which the record says then.
+    pub(crate) fn check(
+        &self,
+        expected: &mut Expected,
+        container: &Container,
+    ) -> Result<(), String> {
         self.check_runtime(expected, container)?;
-        match &expected.kernel {
-            Some(policy) => self.kernel.confine(policy, container.pid),
-            None => Ok(()),
+        let Some(policy) = &expected.kernel else {
+            return Ok(());
+        };
+        let owner = owner(&expected.record);
+        let confined = self.kernel.confine(&owner, policy, container.pid)?;
+        if !confined.is_current {
+            // An agent before has confined it, and not written with which version: it is changed like a running one.
+            expected.record.hash.clear();
         }
+        expected.record.kernel = Some(InKernel {
+            number: confined.number,
+            hash: expected.record.hash.clone(),
+            has_filter: expected.policy.is_some(),
+        });
+        Ok(())
+    }
+
+    /// Has the kernel confine a container that was created before this agent knew of it.
+    pub(crate) fn adopt(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+        entry: &Entry,
+        body: &Body,
+    ) -> Result<Expected, String> {
+        const UNKNOWN: &str = "it was created before the agent knew of it";
+        let confined = self.confine(pod, container, entry, body);
+        let (mut expected, _) = confined.map_err(|cause| format!("{UNKNOWN}: {cause}"))?;
+        match expected.kernel {
+            Some(_) => self.check(&mut expected, container)?,
+            None => return Err(UNKNOWN.to_owned()),
+        }
+        Ok(expected)
     }
 
     fn check_runtime(&self, expected: &Expected, container: &Container) -> Result<(), String> {
@@ -169,6 +202,12 @@ impl Agent {
     }
 }
 
+/// Whose policy it is in the kernel.
+pub(crate) fn owner(record: &Record) -> String {
+    let (namespace, name) = (record.namespace.clone(), record.name.clone());
+    ObjectKey { namespace, name }.to_string()
+}
+
 /// What is kept of a container. Without a filter the whole policy is enforced.
 fn record(entry: &Entry, body: &Body, way: Way, filter: Option<&Filter>) -> Record {
     Record {
@@ -177,6 +216,7 @@ fn record(entry: &Entry, body: &Body, way: Way, filter: Option<&Filter>) -> Reco
         hash: body.hash.clone(),
         way,
         is_late: false,
+        kernel: None,
         gaps: filter.map_or_else(Vec::new, |filter| filter.gaps.clone()),
         notes: filter.map_or_else(Vec::new, |filter| filter.notes.clone()),
     }

@@ -55,10 +55,6 @@ impl Filter {
                 .into_iter()
                 .for_each(|lack| filter.gap(lack));
             filter.kernel = Some(alone.clone());
-            filter.notes.push(
-                "the kernel counts what BPF denies or audits, and the node reports none of it"
-                    .to_owned(),
-            );
         }
         if !alone.enforcers.contains(EnforcerKind::Seccomp) {
             return Ok(filter);

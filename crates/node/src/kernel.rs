@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use policy::{EnforcerKind, Enforcers, Policy};
 
@@ -21,12 +22,98 @@ pub trait KernelEnforcer: Send + Sync {
     fn prepare(&self, policy: &Policy) -> Result<(), String>;
 
     /// Confines all programs that begin in a container from now on. `pid`: its first process, which waits for its
-    /// program. What is confined stays so when the agent ends.
+    /// program. What is confined stays so when the agent ends. Policies of one `owner` are versions of one another.
+    /// A container that is confined already keeps the version that it has.
     ///
     /// # Errors
     ///
     /// What is wrong. Nothing is confined then.
-    fn confine(&self, policy: &Policy, pid: i32) -> Result<(), String>;
+    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String>;
+
+    /// Brings a version of the owner's policy into force in all its containers that are confined, while their programs run.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong. Containers may have the version before then.
+    fn change(&self, owner: &str, policy: &Policy) -> Result<(), String>;
+
+    /// Removes what the kernel has of containers that have ended.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    fn remove_ended(&self) -> Result<(), String>;
+
+    /// Opens the stream of violations in all containers; `None` if no policy was prepared yet. It goes on where the agent
+    /// before has ended. `take` gets each violation before the kernel hears that it was read.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    fn violations(&self, take: TakeViolation) -> Result<Option<Box<dyn KernelViolations>>, String>;
+}
+
+/// A container that the kernel confines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelContainer {
+    /// Number by which the kernel names it.
+    pub number: u32,
+    /// It has the policy that was asked for, and not another version of it.
+    pub is_current: bool,
+}
+
+/// Takes a violation.
+pub type TakeViolation = Box<dyn FnMut(KernelViolation)>;
+
+/// A stream of violations.
+pub trait KernelViolations {
+    /// Waits up to `limit` for violations, and has those taken that have come.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    fn wait(&self, limit: Duration) -> Result<(), String>;
+
+    /// Returns how many violations were lost since the kernel began to report.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    fn lost(&self) -> Result<u64, String>;
+
+    /// Returns false if the kernel reports to another stream by now.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    fn is_current(&self) -> Result<bool, String>;
+}
+
+/// A violation in a container that the kernel confines.
+#[derive(Clone, Debug)]
+pub struct KernelViolation {
+    /// Number of the container.
+    pub number: u32,
+    /// How long ago it was.
+    pub age: Duration,
+    /// Name of the rule.
+    pub rule: String,
+    /// Name of the enforcer.
+    pub enforcer: &'static str,
+    /// Name of the error, if it was denied.
+    pub errno: Option<String>,
+    /// What was done.
+    pub operation: String,
+    /// Arguments of the operation.
+    pub detail: String,
+    /// The file that it was done to.
+    pub path: Option<String>,
+    /// The process.
+    pub pid: u32,
+    /// Name of its thread.
+    pub comm: String,
+    /// Its program.
+    pub exe: Option<String>,
 }
 
 /// What of a policy the enforcers of the node carry.
@@ -62,11 +149,20 @@ impl Kernel {
         self.0.as_ref().map_or(Ok(()), |own| own.prepare(policy))
     }
 
-    pub(crate) fn confine(&self, policy: &Policy, pid: u32) -> Result<(), String> {
+    pub(crate) fn enforcer(&self) -> Option<&dyn KernelEnforcer> {
+        self.0.as_deref()
+    }
+
+    pub(crate) fn confine(
+        &self,
+        owner: &str,
+        policy: &Policy,
+        pid: u32,
+    ) -> Result<KernelContainer, String> {
         let enforcer = self.0.as_ref().ok_or("the node has no such enforcer")?;
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or("the container runtime has not named its first process")?;
-        enforcer.confine(policy, pid)
+        enforcer.confine(owner, policy, pid)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use apiserver::Change;
 use kinds::annotations::FAIL_MODE;
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::agent::Agent;
 use crate::index::tests::pod;
-use crate::kernel::KernelEnforcer;
+use crate::kernel::{KernelContainer, KernelEnforcer, KernelViolations, TakeViolation};
 use crate::profiles::take;
 use crate::run::Parts;
 use crate::tests::{body, key, of_policy, settings};
@@ -24,6 +25,10 @@ struct Noting {
     failure: Option<&'static str>,
     confined: Mutex<Vec<(Enforcers, i32)>>,
     prepared: Mutex<Vec<String>>,
+    has_other_version: bool,
+    refuses_changes: Option<&'static str>,
+    /// Whose policies were changed, and the numbers of their rules.
+    changed: Mutex<Vec<(String, usize)>>,
 }
 
 impl KernelEnforcer for Noting {
@@ -43,13 +48,37 @@ impl KernelEnforcer for Noting {
         Ok(())
     }
 
-    fn confine(&self, policy: &Policy, pid: i32) -> Result<(), String> {
+    fn confine(&self, _owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
         if let Some(failure) = self.failure {
             return Err(failure.to_owned());
         }
         let confined = (policy.enforcers, pid);
-        self.confined.lock().unwrap().push(confined);
+        let mut all = self.confined.lock().unwrap();
+        all.push(confined);
+        Ok(KernelContainer {
+            number: u32::try_from(all.len()).unwrap(),
+            is_current: !self.has_other_version,
+        })
+    }
+
+    fn change(&self, owner: &str, policy: &Policy) -> Result<(), String> {
+        if let Some(failure) = self.refuses_changes {
+            return Err(failure.to_owned());
+        }
+        let changed = (owner.to_owned(), policy.rules.len());
+        self.changed.lock().unwrap().push(changed);
         Ok(())
+    }
+
+    fn remove_ended(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn violations(
+        &self,
+        _take: TakeViolation,
+    ) -> Result<Option<Box<dyn KernelViolations>>, String> {
+        Ok(None)
     }
 }
 
@@ -215,4 +244,115 @@ fn a_runtime_whose_programs_may_run_in_a_sandbox_is_none_that_the_kernel_confine
             "{answer:?}"
         );
     }
+}
+
+/// A policy with a rule more.
+fn longer(enforcer: &str) -> String {
+    let rule = r#"{"pattern": "/etc/other", "permissions": ["read"], "qualifiers": ["deny"]}"#;
+    policy(enforcer).replacen("\"files\": [", &format!("\"files\": [{rule}, "), 1)
+}
+
+fn kernel_thread(agent: Agent) -> Arc<Agent> {
+    let agent = Arc::new(agent);
+    let own = Arc::clone(&agent);
+    std::thread::spawn(move || own.keep_current());
+    agent
+}
+
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_true() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_changed_policy_is_brought_to_running_containers_and_reported_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    ask(&agent, Event::CreateContainer, 0);
+    ask(&agent, Event::StartContainer, 77);
+    let is_enforced = |agent: &Agent| agent.state().profiles()[0].enforced == 1;
+    assert!(is_enforced(&agent));
+    assert!(kernel.changed.lock().unwrap().is_empty());
+    take_policy(&agent, &longer("BPF"), "closed");
+    agent.wake();
+    wait_until("it is enforced", || is_enforced(&agent));
+    let changed = kernel.changed.lock().unwrap().clone();
+    assert_eq!(changed, [("demo/p".to_owned(), 2)]);
+    // The next agent knows which version the kernel has.
+    let next = Agent::new(settings(folder.path()), Parts::default(), Arc::new(|_| ())).unwrap();
+    let hash = next.state().records["c1"].hash.clone();
+    assert_eq!(hash, kinds::policy_hash(&longer("BPF")));
+}
+
+#[test]
+fn a_change_that_the_kernel_refuses_is_reported_as_the_earlier_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting {
+        refuses_changes: Some("no memory"),
+        ..Noting::default()
+    });
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    ask(&agent, Event::CreateContainer, 0);
+    ask(&agent, Event::StartContainer, 77);
+    take_policy(&agent, &longer("BPF"), "closed");
+    agent.wake();
+    let reasons = |agent: &Agent| agent.state().profiles()[0].reasons.join("; ");
+    wait_until("it says why", || reasons(&agent).contains("no memory"));
+    assert!(reasons(&agent).contains("earlier version"));
+    assert_eq!(agent.state().profiles()[0].unprotected, 1);
+}
+
+#[test]
+fn a_container_that_waits_for_its_start_is_late_until_the_runtime_asks() {
+    for is_asked in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = Arc::new(Noting::default());
+        let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+        let mut pod = pod("web", &[]);
+        pod.id = "s1".to_owned();
+        let container = Container {
+            id: "c1".to_owned(),
+            name: "app".to_owned(),
+            pod_sandbox_id: "s1".to_owned(),
+            state: 1,
+            pid: 77,
+            ..Container::default()
+        };
+        agent.handle(&Event::Synchronize {
+            pods: vec![pod.clone()],
+            containers: vec![container.clone()],
+        });
+        assert_eq!(kernel.confined.lock().unwrap().len(), 1);
+        if is_asked {
+            let start = Event::StartContainer(Box::new((pod, container)));
+            assert_eq!(agent.handle(&start), Answer::Accept);
+        }
+        let state = agent.state().profiles().remove(0);
+        let expected = if is_asked { (1, 0) } else { (0, 1) };
+        assert_eq!((state.enforced, state.late), expected, "{state:?}");
+        // It is confined once.
+        assert_eq!(kernel.confined.lock().unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_container_that_was_confined_with_another_version_counts_when_the_kernel_has_the_current_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting {
+        has_other_version: true,
+        ..Noting::default()
+    });
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    ask(&agent, Event::CreateContainer, 0);
+    ask(&agent, Event::StartContainer, 77);
+    assert_eq!(agent.state().profiles()[0].enforced, 0);
+    let agent = kernel_thread(agent);
+    wait_until("it is enforced", || {
+        agent.state().profiles()[0].enforced == 1
+    });
+    assert_eq!(kernel.changed.lock().unwrap().len(), 1);
 }

@@ -19,6 +19,7 @@
 
 mod agent;
 mod behavior;
+mod change;
 mod confine;
 mod detect;
 mod enforcers;
@@ -32,6 +33,7 @@ mod index;
 mod kernel;
 #[cfg(test)]
 mod kernel_tests;
+mod kernel_violations;
 mod late;
 #[cfg(test)]
 mod late_tests;
@@ -63,7 +65,9 @@ use std::time::Duration;
 
 pub use behavior::{Behavior, BehaviorEngine, Recorder};
 pub use detect::{Detection, Detector, DetectorFigures, last_sources};
-pub use kernel::KernelEnforcer;
+pub use kernel::{
+    KernelContainer, KernelEnforcer, KernelViolation, KernelViolations, TakeViolation,
+};
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
 pub use printable::printable;
 pub use run::{Parts, RunError, run};

@@ -144,7 +144,7 @@ impl Sample<'_> {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 21] = [
+const METRICS: [Metric; 23] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -157,12 +157,14 @@ const METRICS: [Metric; 21] = [
     ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
     ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
     ("questions_turned_away_total", "counter", "Questions to the API server that found the queue full.", |s| s.state.counters.turned_away),
-    ("violations_total", "counter", "Violations of policies that tollgate runtime has reported.", |s| s.state.violations.read),
+    ("violations_total", "counter", "Violations of policies that tollgate runtime and the kernel have reported.", |s| s.state.violations.read),
     ("violations_unnamed_total", "counter", "Of these, of containers that the container runtime has not named.", |s| s.state.violations.unnamed),
     ("violations_too_long_total", "counter", "Alerts of tollgate runtime that are too long to be read as a whole.", |s| s.state.violations.too_long),
     ("violations_skipped_total", "counter", "Lines of its alerts that cannot be read.", |s| s.state.violations.skipped),
     ("violations_gaps_total", "counter", "Times that its alerts were gone, or cut, perhaps before they were read.", |s| s.state.violations.gaps),
     ("violations_lost_total", "counter", "Violations that could not be written to the log.", |s| s.state.violations.lost),
+    ("violations_lost_by_kernel_total", "counter", "Violations that the kernel had no room for, since it began to report.", |s| s.state.violations.lost_by_kernel),
+    ("violations_unknown_losses_total", "counter", "Times that the kernel's losses cannot be known.", |s| s.state.violations.unknown_losses),
     ("modeled_profiles", "gauge", "Profiles whose containers are observed.", |s| s.modeled().0),
     ("modeled_profiles_incomplete", "gauge", "Of these, profiles of which something is missing.", |s| s.modeled().1),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),

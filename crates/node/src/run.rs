@@ -21,7 +21,7 @@ use crate::pod_events::PodEvents;
 use crate::profiles::{ask, follow};
 use crate::store::{StoreError, retain_policies};
 use crate::violations::{self, ViolationFiles};
-use crate::{Settings, chain, detect, enforcers, event_writer, observe, report};
+use crate::{Settings, chain, detect, enforcers, event_writer, kernel_violations, observe, report};
 
 /// Order among the plug-ins of a runtime: late, so that nothing changes the filter afterwards.
 const INDEX: u8 = 90;
@@ -68,8 +68,8 @@ pub struct Parts {
     pub detection: Option<Detection>,
     /// What becomes Events of pods, if the agent writes some.
     pub events: Option<Arc<PodEvents>>,
-    /// Violations that `tollgate runtime` reports, if the agent follows them.
-    pub violations: Option<ViolationFiles>,
+    /// Where violations are read from and written to besides.
+    pub violations: ViolationFiles,
     /// Behaviour modelling, if the agent observes containers.
     pub behavior: Option<Behavior>,
     /// Enforces in the containers of every runtime, if the agent uses it.
@@ -99,7 +99,7 @@ pub fn run(
             source,
         })?;
     }
-    let violations = parts.violations.clone();
+    let alerts = parts.violations.alerts.clone();
     let agent = Arc::new(Agent::new(settings, parts, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     // Before the container runtime asks, which does not wait for it.
@@ -113,10 +113,16 @@ pub fn run(
     start("watch", Box::new(move || follow(&of_watch, &watcher)))?;
     start("fetch", Box::new(move || ask(&of_fetch, &fetcher)))?;
     start("nri", Box::new(move || connect(&of_plugin)))?;
-    if let Some(files) = violations {
+    if let Some(alerts) = alerts {
         let follower = agent.clone();
-        let follow = move || violations::follow(&follower, &files);
+        let follow = move || violations::follow(&follower, &alerts);
         start("violations", Box::new(follow))?;
+    }
+    if agent.kernel.enforcer().is_some() {
+        let (of_changes, follower) = (agent.clone(), agent.clone());
+        start("kernel", Box::new(move || of_changes.keep_current()))?;
+        let follow = move || kernel_violations::follow(&follower);
+        start("denials", Box::new(follow))?;
     }
     if let Some(behavior) = agent.behavior.clone() {
         let of_behavior = agent.clone();

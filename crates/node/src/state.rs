@@ -74,6 +74,10 @@ pub(crate) struct State {
     pub(crate) seen: HashMap<String, Seen>,
     /// Containers that were confined, by id.
     pub(crate) records: HashMap<String, Record>,
+    /// Ids of containers by the numbers that the kernel has for them; also of some that have ended.
+    pub(crate) numbers: BTreeMap<u32, String>,
+    /// Why the kernel has not taken the version of a policy with this hash, for containers that run.
+    pub(crate) refusals: HashMap<ObjectKey, (String, String)>,
     /// Containers between creation and start, by id.
     pub(crate) expected: HashMap<String, Expected>,
     /// Containers that go on without an answer in time, by id, and why they count as not confined.
@@ -147,6 +151,52 @@ impl Durations {
 }
 
 impl State {
+    /// Takes the record of a container.
+    pub(crate) fn take_record(&mut self, id: &str, record: Record) {
+        if let Some(kernel) = &record.kernel {
+            self.numbers.insert(kernel.number, id.to_owned());
+        }
+        self.records.insert(id.to_owned(), record);
+    }
+
+    /// Takes the numbers of all records.
+    pub(crate) fn take_numbers(&mut self) {
+        for (id, record) in &self.records {
+            if let Some(kernel) = &record.kernel {
+                self.numbers.insert(kernel.number, id.clone());
+            }
+        }
+    }
+
+    /// Forgets numbers of containers of which nothing else is known any more.
+    pub(crate) fn retain_numbers(&mut self) {
+        let (records, seen, ended) = (&self.records, &self.seen, &self.ended);
+        self.numbers.retain(|_, id| {
+            let is_known = records.contains_key(id) || seen.contains_key(id);
+            is_known || ended.iter().any(|(_, named)| named.names.id == *id)
+        });
+    }
+
+    /// Profiles whose current policy is here, and is not that of a container in the kernel; with the containers.
+    pub(crate) fn outdated(&self) -> BTreeMap<ObjectKey, Vec<String>> {
+        let mut outdated: BTreeMap<ObjectKey, Vec<String>> = BTreeMap::new();
+        for (id, record) in &self.records {
+            let (Some(kernel), Some(seen)) = (&record.kernel, self.seen.get(id)) else {
+                continue;
+            };
+            let Ok(Some(entry)) = self.find_running(seen) else {
+                continue;
+            };
+            let is_same = kernel.hash == entry.hash
+                || (&*entry.key.namespace, &*entry.key.name) != (&*record.namespace, &*record.name);
+            if !is_same && !entry.is_modeled() && self.body(&entry.key).is_some() {
+                let containers = outdated.entry(entry.key.clone()).or_default();
+                containers.push(id.clone());
+            }
+        }
+        outdated
+    }
+
     /// Takes a container out that has ended. Returns true if it was known.
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
@@ -340,6 +390,7 @@ impl State {
         self.bodies.remove(key);
         self.failures.remove(key);
         self.filters.remove(key);
+        self.refusals.remove(key);
         self.index.delete(key)
     }
 
@@ -423,6 +474,11 @@ impl State {
                 }
                 Some(record) if record.hash != entry.hash => {
                     reasons.push("it runs with an earlier version of the policy".to_owned());
+                    if let Some((hash, cause)) = self.refusals.get(&entry.key)
+                        && *hash == entry.hash
+                    {
+                        reasons.push(format!("the kernel has not taken the policy: {cause}"));
+                    }
                 }
                 Some(record) => {
                     reasons.clone_from(&record.gaps);

@@ -63,10 +63,24 @@ pub(crate) struct Record {
     /// That it is confined was found only after it had begun.
     #[serde(default)]
     pub(crate) is_late: bool,
+    /// What the kernel has of it.
+    #[serde(default)]
+    pub(crate) kernel: Option<InKernel>,
     /// What of the policy is not enforced.
     pub(crate) gaps: Vec<String>,
     /// What a reader of the report has to know besides.
     pub(crate) notes: Vec<String>,
+}
+
+/// What the kernel has of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InKernel {
+    /// Number by which it names the container.
+    pub(crate) number: u32,
+    /// Hash of the policy that it has.
+    pub(crate) hash: String,
+    /// The runtime has installed a filter besides, which stays as it is.
+    pub(crate) has_filter: bool,
 }
 
 impl Record {

@@ -17,7 +17,7 @@ use crate::profiles::take;
 use crate::queue::Wanted;
 use crate::run::{Parts, write_index};
 use crate::store::Body;
-use crate::{Settings, report};
+use crate::{Settings, ViolationFiles, report};
 
 const POLICY: &str = r#"{"policy": {"enforcer": "Seccomp", "mode": "EnhanceProtect", "enhanceProtect":
     {"privileged": true, "hardeningRules": ["disallow-mount"]}}}"#;
@@ -41,7 +41,10 @@ pub(crate) fn agent(folder: &Path) -> Agent {
     let parts = Parts {
         detection: None,
         events: Some(Arc::default()),
-        violations: None,
+        violations: ViolationFiles {
+            alerts: None,
+            log: Some(folder.join("violations.log")),
+        },
         behavior: None,
         kernel: None,
         enforcers: Vec::new(),

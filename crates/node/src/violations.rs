@@ -1,11 +1,13 @@
-//! Violations of policies that `tollgate runtime` enforces: as Events of their pods, and as lines of a log in the form of
-//! vArmor's.
+//! Violations of policies that `tollgate runtime` and the kernel enforce: as Events of their pods, and as lines of a log in the
+//! form of vArmor's.
 //!
-//! The agents of `tollgate runtime` write them to a file as alerts. What they do not know, such as which ArmorProfile it is, is
+//! The agents of `tollgate runtime` write them to a file as alerts, and those of the kernel are brought into the same form. What
+//! they do not know, such as which ArmorProfile it is, is
 //! added from what the container runtime has said.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,19 +24,19 @@ use crate::too_long;
 use crate::violation_log::Log;
 
 /// How often the file is looked at.
-const TICK: Duration = Duration::from_millis(250);
+pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// How long violations wait until the container runtime has said which containers there are. Without that they have no pod.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// End of the description of a violation whose alert is too long.
 const TOO_LONG: &str = "; its alert is too long to be read as a whole";
 /// Tag of alerts about a policy.
-const TAG: &str = "policy";
+pub(crate) const TAG: &str = "policy";
 
 /// Files of violations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ViolationFiles {
-    /// Alerts of `tollgate runtime`, JSON lines.
-    pub alerts: PathBuf,
+    /// Alerts of `tollgate runtime`, JSON lines, if they are followed.
+    pub alerts: Option<PathBuf>,
     /// The log, if there is to be one.
     pub log: Option<PathBuf>,
 }
@@ -54,10 +56,14 @@ pub(crate) struct ViolationCounters {
     pub(crate) gaps: u64,
     /// Violations that could not be written to the log.
     pub(crate) lost: u64,
+    /// Violations that the kernel had no room for, since it began to report.
+    pub(crate) lost_by_kernel: u64,
+    /// Times that it could not be found how many those are.
+    pub(crate) unknown_losses: u64,
 }
 
 /// An alert about a policy.
-struct Violation<'a> {
+pub(crate) struct Violation<'a> {
     alert: &'a Value,
     fields: &'a Map<String, Value>,
     rule: &'a str,
@@ -67,7 +73,7 @@ struct Violation<'a> {
 
 impl<'a> Violation<'a> {
     /// The violation of an alert; `None` if it is about something else.
-    fn of(alert: &'a Value) -> Option<Self> {
+    pub(crate) fn of(alert: &'a Value) -> Option<Self> {
         let fields = alert["output_fields"].as_object()?;
         let mut tags = alert["tags"].as_array()?.iter();
         if !tags.any(|tag| tag == TAG) {
@@ -263,11 +269,58 @@ fn line(violation: &Violation<'_>, named: Option<&Named>, node: &str) -> String 
     printable(&serde_json::to_string(&line).expect("it is JSON"))
 }
 
+/// The log of violations, which several threads write.
+#[derive(Debug)]
+pub(crate) struct SharedLog(Mutex<(Log, Option<String>)>);
+
+impl SharedLog {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self(Mutex::new((Log::new(path), None)))
+    }
+}
+
+impl Agent {
+    /// Takes a violation: into the log, and as an Event of its pod. `id` is that of its container; without one it is in the alert.
+    pub(crate) fn take_violation(&self, violation: &Violation<'_>, id: Option<&str>) {
+        let mut state = self.state();
+        let id = id.or_else(|| violation.text("container.id"));
+        let named = id.and_then(|id| state.named(id, Instant::now()));
+        state.violations.read += 1;
+        state.violations.unnamed += u64::from(named.is_none());
+        drop(state);
+        if let (Some(events), Some(named)) = (&self.events, &named) {
+            events.note(Occurrence {
+                pod: named.names.pod.clone(),
+                reason: EventReason::PolicyViolation,
+                subject: violation.rule.to_owned(),
+                is_warning: violation.is_denied() || violation.is_too_long,
+                note: violation.note(&named.names.name),
+            });
+        }
+        let Some(SharedLog(log)) = &self.violations_log else {
+            return;
+        };
+        let line = line(violation, named.as_ref(), &self.settings.node);
+        let mut both = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let (log, said) = &mut *both;
+        let problem = log.write(&line).err();
+        let problem =
+            problem.map(|error| format!("cannot write {}: {error}", log.path().display()));
+        if let Some(problem) = &problem {
+            self.state().violations.lost += 1;
+            if said.as_ref() != Some(problem) {
+                self.say(problem.clone());
+            }
+        }
+        *said = problem;
+    }
+}
+
 /// Follows violations for ever.
-pub(crate) fn follow(agent: &Agent, files: &ViolationFiles) {
+pub(crate) fn follow(agent: &Agent, alerts: &Path) {
     // What a runtime has reported meanwhile is of containers of which nothing is known yet.
     agent.wait_for_containers(PATIENCE);
-    let mut follower = Follower::new(agent, files);
+    let mut follower = Follower::new(agent, alerts);
     loop {
         if !follower.step() {
             thread::sleep(TICK);
@@ -278,23 +331,21 @@ pub(crate) fn follow(agent: &Agent, files: &ViolationFiles) {
 struct Follower<'a> {
     agent: &'a Agent,
     follow: Follow,
-    log: Option<Log>,
     /// How far the file was read, as it is kept on disk.
     kept: Option<Position>,
-    /// The last complaints about alerts, about the log and about the position, which are not repeated.
-    said: [Option<String>; 3],
+    /// The last complaints about alerts and about the position, which are not repeated.
+    said: [Option<String>; 2],
 }
 
 impl<'a> Follower<'a> {
     /// Goes on where the agent before has ended.
-    fn new(agent: &'a Agent, files: &ViolationFiles) -> Self {
+    fn new(agent: &'a Agent, alerts: &Path) -> Self {
         let kept = agent.store.position();
         Self {
             agent,
-            follow: Follow::new(files.alerts.clone(), kept.clone()),
-            log: files.log.clone().map(Log::new),
+            follow: Follow::new(alerts.to_owned(), kept.clone()),
             kept,
-            said: [None, None, None],
+            said: [None, None],
         }
     }
 
@@ -333,7 +384,7 @@ impl<'a> Follower<'a> {
             },
             Err(error) => Some(format!("cannot read the alerts of the runtime: {error}")),
         };
-        self.complain(2, problem);
+        self.complain(1, problem);
     }
 
     fn read(&mut self, line: &Read) {
@@ -344,49 +395,21 @@ impl<'a> Follower<'a> {
                     return;
                 };
                 if let Some(violation) = Violation::of(&alert) {
-                    self.take(&violation);
+                    self.agent.take_violation(&violation, None);
                 }
             }
             Read::Cut(head) => {
                 self.agent.state().violations.too_long += 1;
                 let alert = too_long::alert(head);
                 if let Some(violation) = Violation::of(&alert) {
-                    self.take(&Violation {
+                    let violation = Violation {
                         is_too_long: true,
                         ..violation
-                    });
+                    };
+                    self.agent.take_violation(&violation, None);
                 }
             }
         }
-    }
-
-    fn take(&mut self, violation: &Violation<'_>) {
-        let mut state = self.agent.state();
-        let short = violation.text("container.id");
-        let named = short.and_then(|short| state.named(short, Instant::now()));
-        state.violations.read += 1;
-        state.violations.unnamed += u64::from(named.is_none());
-        drop(state);
-        if let (Some(events), Some(named)) = (&self.agent.events, &named) {
-            events.note(Occurrence {
-                pod: named.names.pod.clone(),
-                reason: EventReason::PolicyViolation,
-                subject: violation.rule.to_owned(),
-                is_warning: violation.is_denied() || violation.is_too_long,
-                note: violation.note(&named.names.name),
-            });
-        }
-        let Some(log) = &mut self.log else {
-            return;
-        };
-        let line = line(violation, named.as_ref(), &self.agent.settings.node);
-        let problem = log.write(&line).err();
-        let problem =
-            problem.map(|error| format!("cannot write {}: {error}", log.path().display()));
-        if problem.is_some() {
-            self.agent.state().violations.lost += 1;
-        }
-        self.complain(1, problem);
     }
 
     fn complain(&mut self, about: usize, problem: Option<String>) {

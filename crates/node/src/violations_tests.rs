@@ -57,17 +57,14 @@ fn record() -> Record {
         hash: String::new(),
         way: crate::store::Way::Runtime,
         is_late: false,
+        kernel: None,
         gaps: Vec::new(),
         notes: Vec::new(),
     }
 }
 
 fn next_follower<'a>(agent: &'a Agent, folder: &Path) -> Follower<'a> {
-    let files = ViolationFiles {
-        alerts: folder.join("alerts"),
-        log: Some(folder.join("violations.log")),
-    };
-    Follower::new(agent, &files)
+    Follower::new(agent, &folder.join("alerts"))
 }
 
 fn follower<'a>(agent: &'a Agent, folder: &Path) -> Follower<'a> {

@@ -4,6 +4,7 @@
 //! those that are started in it later. Tasks inherit the policy from there on. Programs in the mount namespace of the container
 //! runtime are left alone: newer runtimes begin in the group before they enter the container.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +17,18 @@ use policy::compile::bpf::Profile;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::Error;
-use super::programs::{KernelPrograms, cannot, put, text, word};
+use super::hooks::{attach, hooks};
+use super::mount_shape::MountShape;
+use super::programs::{
+    ALL, Counter, KernelPrograms, cannot, delete, ledger, put, text, word, words,
+};
+use super::tables::{PLACES, TOO_MANY_PLACES};
 
 /// Size of `struct container`, and of the fields before its path.
 const ENTRY_SIZE: usize = 512;
-const PATH_AT: usize = 8;
+const PATH_AT: usize = 12;
+/// `OF_CONTAINER` of bpf/policy.h.
+const OF_CONTAINER: u32 = 1 << 31;
 /// Depth at which the programs in the kernel find a control group.
 const LEVELS: u32 = 15;
 const MAP: &str = "containers";
@@ -111,6 +119,7 @@ impl ContainerPlace {
                 continue;
             };
             let mut fields = mount.split(' ').skip(3);
+            // A line that cannot be read counts as one that shows all groups.
             let (root, at) = (fields.next().unwrap_or("/"), fields.next().unwrap_or("/"));
             let is_groups = rest.split(' ').next() == Some("cgroup2");
             if is_groups && !Path::new(root).starts_with(&self.group_name) {
@@ -125,9 +134,8 @@ impl ContainerPlace {
         Ok(())
     }
 
-    fn entry(&self, number: u32) -> Vec<u8> {
-        let mut entry = number.to_ne_bytes().to_vec();
-        entry.extend(self.runtime_namespace.to_ne_bytes());
+    fn entry(&self, number: u32, table: u32) -> Vec<u8> {
+        let mut entry = words(&[number, self.runtime_namespace, table]);
         entry.extend(self.group_path.as_os_str().as_encoded_bytes());
         entry.resize(ENTRY_SIZE, 0);
         entry
@@ -210,76 +218,210 @@ pub fn enter_host_groups() -> Result<(), Error> {
     }
 }
 
-/// Attaches the programs that a policy needs, which takes longer than a container runtime waits.
+/// Attaches the programs that a policy needs, which takes longer than a container runtime waits. Containers whose programs are
+/// attached are confined meanwhile.
 ///
 /// # Errors
 /// If the kernel refuses them.
 pub fn prepare_containers(policy: &Policy) -> Result<(), Error> {
     let profile = Profile::compile(policy, &MachineFeatures::default());
-    KernelPrograms::open()?.prepare(&profile)
+    attach(&hooks(&profile))?;
+    KernelPrograms::open()?.begin()
 }
 
-/// Confines every program that begins in a container from now on, with all that it starts. Returns the number under
-/// which the kernel reports violations.
+/// A container that the kernel confines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfinedContainer {
+    /// Number under which the kernel reports its violations.
+    pub number: u32,
+    /// It has the policy that was asked for. If not, it was confined before, with another version.
+    pub is_current: bool,
+}
+
+/// Confines every program that begins in a container from now on, with all that it starts. A container that is confined
+/// already keeps what it has.
 ///
+/// Containers with the same policy of one `owner` and the same mounts share a table in the kernel.
 /// The policy stays in the kernel as long as one of the programs runs, and until the container's control group is
-/// removed if none has begun.
+/// removed.
 ///
 /// # Errors
 /// If the kernel lacks a hook that the policy needs, or the policy cannot be loaded.
-pub fn confine_container(policy: &Policy, place: &ContainerPlace) -> Result<u32, Error> {
+pub fn confine_container(
+    owner: &str,
+    policy: &Policy,
+    place: &ContainerPlace,
+) -> Result<ConfinedContainer, Error> {
+    let (profile, kernel) = open(policy)?;
+    kernel.begin()?;
+    if let Some((number, table)) = kernel.container(place)? {
+        return Ok(ConfinedContainer {
+            number,
+            is_current: kernel.has_version(table, owner, &profile)?,
+        });
+    }
+    let shape = MountShape::of(&place.mounts);
+    if shape.devices.len() > PLACES {
+        return Err(TOO_MANY_PLACES);
+    }
+    let table = kernel.shared_table(owner, &profile, &shape)?;
+    let number = kernel.next(Counter::Number)?;
+    let entered = kernel.enter_container(owner, place, number, table, &shape);
+    if let Err(error) = entered {
+        // The first error is the one to tell. A table that no container has is removed with the next that ends.
+        let _ = kernel.remove_containers(&BTreeSet::from([number]));
+        return Err(error);
+    }
+    Ok(ConfinedContainer {
+        number,
+        is_current: true,
+    })
+}
+
+/// Brings a policy into force in all containers that have another version of the owner's. Tasks that run are under the one
+/// or the other at any time. Returns the number of tables that were exchanged.
+///
+/// # Errors
+/// If the kernel lacks a hook that the policy needs, or the policy cannot be loaded. Containers keep what they have.
+pub fn change_containers(owner: &str, policy: &Policy) -> Result<usize, Error> {
+    let (profile, kernel) = open(policy)?;
+    kernel.change_shared(owner, &profile)
+}
+
+/// Removes what the kernel has of containers that have ended, and tables that no container has.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn remove_ended_containers() -> Result<(), Error> {
+    match super::is_ever_used() {
+        true => KernelPrograms::open()?.remove_ended(),
+        false => Ok(()),
+    }
+}
+
+/// Opens the kernel for a policy all of whose hooks it has.
+fn open(policy: &Policy) -> Result<(Profile, KernelPrograms), Error> {
     let profile = Profile::compile(policy, &MachineFeatures::default());
-    let kernel = KernelPrograms::open()?;
-    let loaded = kernel.enter(&profile, &policy.name, &place.mounts)?;
-    let entered = match loaded.lacks.first() {
-        Some(lack) => Err(Error::Lacks { lack: lack.clone() }),
-        None => kernel.map(MAP).and_then(|map| {
-            let key = place.group.to_ne_bytes();
-            put(&map, MAP, &key, &place.entry(loaded.number))
-        }),
-    };
-    match entered {
-        Ok(()) => Ok(loaded.number),
-        Err(error) => {
-            // The first error is the one to tell.
-            let _ = kernel.discard(loaded.number);
-            Err(error)
-        }
+    let (kernel, lacks) = KernelPrograms::open_for(&hooks(&profile))?;
+    match lacks.into_iter().next() {
+        Some(lack) => Err(Error::Lacks { lack }),
+        None => Ok((profile, kernel)),
     }
 }
 
 impl KernelPrograms {
-    /// Returns true if a container of the policy is still there, whose first program may not have begun.
-    pub(super) fn has_container(&self, number: u32) -> Result<bool, Error> {
-        Ok(self.containers_of(number)?.into_iter().any(|entry| {
-            let group = entry.key.first_chunk().copied().map(u64::from_ne_bytes);
-            let found = fs::metadata(text(&entry.value[PATH_AT..]));
-            found.is_ok_and(|found| Some(found.ino()) == group)
-        }))
-    }
-
-    /// Forgets the containers of a policy.
-    pub(super) fn remove_containers(&self, number: u32) -> Result<(), Error> {
-        let map = self.map(MAP)?;
-        for entry in self.containers_of(number)? {
-            map.delete(&entry.key).map_err(Error::map(MAP))?;
+    /// Makes what all containers share.
+    fn begin(&self) -> Result<(), Error> {
+        if ledger(&self.map("ledgers")?, ALL)?.is_some() {
+            return Ok(());
         }
-        Ok(())
+        self.put_ring(ALL)?;
+        self.put_ledger(ALL, "")
     }
 
-    fn containers_of(&self, number: u32) -> Result<Vec<TableEntry>, Error> {
+    /// Numbers of a container that was entered before, and of its table.
+    fn container(&self, place: &ContainerPlace) -> Result<Option<(u32, u32)>, Error> {
+        let found = self.map(MAP)?;
+        let found = found.lookup(&place.group.to_ne_bytes(), MapFlags::ANY);
+        let found = found.map_err(Error::map(MAP))?;
+        Ok(found.and_then(|entry| word(&entry, 0).zip(word(&entry, 2))))
+    }
+
+    fn enter_container(
+        &self,
+        owner: &str,
+        place: &ContainerPlace,
+        number: u32,
+        table: u32,
+        shape: &MountShape,
+    ) -> Result<(), Error> {
+        self.put_ledger(number, owner)?;
+        let places = self.map("places")?;
+        for (index, device) in shape.devices.iter().enumerate() {
+            let index = u32::try_from(index).expect("places are limited");
+            let key = words(&[number | OF_CONTAINER, *device]);
+            put(&places, "places", &key, &index.to_ne_bytes())?;
+        }
+        // The last one: from here on programs are confined.
+        let key = place.group.to_ne_bytes();
+        put(&self.map(MAP)?, MAP, &key, &place.entry(number, table))
+    }
+
+    /// Numbers of the containers.
+    pub(super) fn container_numbers(&self) -> Result<BTreeSet<u32>, Error> {
+        let entries = self.containers()?.into_iter();
+        Ok(entries.filter_map(|entry| word(&entry.value, 0)).collect())
+    }
+
+    /// Removes containers that have ended, and tables that no container has.
+    pub(super) fn remove_ended(&self) -> Result<(), Error> {
+        let ledgers = match self.map_path(MAP).exists() && self.map_path("ledgers").exists() {
+            true => self.map("ledgers")?,
+            false => return Ok(()),
+        };
+        let (mut ended, mut used) = (BTreeSet::new(), BTreeSet::new());
+        for entry in self.containers()? {
+            let (Some(number), Some(table)) = (word(&entry.value, 0), word(&entry.value, 2)) else {
+                continue;
+            };
+            let users = ledger(&ledgers, number)?.map_or(0, |[users, ..]| users);
+            // Below zero means zero: tasks are counted without a lock.
+            let has_tasks = users != 0 && users <= u64::MAX / 2;
+            match has_tasks || entry.has_group() {
+                true => used.insert(table),
+                false => ended.insert(number),
+            };
+        }
+        if !ended.is_empty() {
+            self.remove_containers(&ended)?;
+        }
+        self.retain_shared(&used)
+    }
+
+    fn remove_containers(&self, numbers: &BTreeSet<u32>) -> Result<(), Error> {
+        let map = self.map(MAP)?;
+        // First: a program that begins in a container without its policy may do nothing.
+        for entry in self.containers()? {
+            if word(&entry.value, 0).is_some_and(|number| numbers.contains(&number)) {
+                delete(&map, MAP, &entry.key)?;
+            }
+        }
+        for number in numbers {
+            self.remove_keys(&["labels", "ledgers"], *number)?;
+        }
+        let places = self.map("places")?;
+        let is_theirs = |key: &Vec<u8>| {
+            let owner = word(key, 0).filter(|owner| owner & OF_CONTAINER != 0);
+            owner.is_some_and(|owner| numbers.contains(&(owner & !OF_CONTAINER)))
+        };
+        let theirs: Vec<Vec<u8>> = places.keys().filter(is_theirs).collect();
+        theirs
+            .iter()
+            .try_for_each(|key| delete(&places, "places", key))
+    }
+
+    fn containers(&self) -> Result<Vec<TableEntry>, Error> {
+        if !self.map_path(MAP).exists() {
+            return Ok(Vec::new());
+        }
         let map = self.map(MAP)?;
         let mut found = Vec::new();
         for key in map.keys() {
             let entry = map.lookup(&key, MapFlags::ANY).map_err(Error::map(MAP))?;
-            if let Some(entry) = entry
-                && entry.len() == ENTRY_SIZE
-                && word(&entry, 0) == Some(number)
-            {
-                found.push(TableEntry { key, value: entry });
+            if let Some(value) = entry.filter(|entry| entry.len() == ENTRY_SIZE) {
+                found.push(TableEntry { key, value });
             }
         }
         Ok(found)
+    }
+}
+
+impl TableEntry {
+    /// Returns true if the control group is still there.
+    fn has_group(&self) -> bool {
+        let group = self.key.first_chunk().copied().map(u64::from_ne_bytes);
+        let found = fs::metadata(text(&self.value[PATH_AT..]));
+        found.is_ok_and(|found| Some(found.ino()) == group)
     }
 }
 

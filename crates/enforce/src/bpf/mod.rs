@@ -6,17 +6,25 @@
 //! | `keys` | name filter that avoids building paths |
 //! | `mount_table` | mounts and the place of each file system |
 //! | `tables` | a policy in the form that the programs read |
-//! | `programs` | loading, and the objects that stay in the kernel |
+//! | `hooks` | loading of the programs that policies need |
+//! | `programs` | the objects that stay in the kernel |
 //! | `records` | violations that the programs report |
 //! | `containers` | confines the programs of containers that another program makes |
+//! | `mount_shape` | mounts of a container without what is its own |
+//! | `shared` | tables that containers share |
+//! | `container_reports` | violations in those containers |
 
 mod automaton;
+mod container_reports;
 mod containers;
+mod hooks;
 mod keys;
 mod kind;
+mod mount_shape;
 mod mount_table;
 pub(crate) mod programs;
 mod records;
+mod shared;
 mod tables;
 
 use std::collections::BTreeSet;
@@ -32,7 +40,11 @@ use policy::{EnforcerKind, Policy};
 use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-pub use containers::{ContainerPlace, confine_container, enter_host_groups, prepare_containers};
+pub use container_reports::{ContainerReports, ContainerViolation};
+pub use containers::{
+    ConfinedContainer, ContainerPlace, change_containers, confine_container, enter_host_groups,
+    prepare_containers, remove_ended_containers,
+};
 pub(crate) use programs::Loaded;
 pub(crate) use records::Reports;
 
@@ -162,7 +174,7 @@ impl BpfPolicyHandle {
             tenants,
             waiting,
             lacks,
-        } = KernelPrograms::open()?.enter(profile, name, mounts)?;
+        } = KernelPrograms::enter(profile, name, mounts)?;
         Ok(Self {
             number,
             tenants,
@@ -179,7 +191,7 @@ impl BpfPolicyHandle {
     /// Unloads the policy: it confines no process.
     pub(crate) fn discard(&self) {
         // The next load removes what cannot be removed now.
-        let _ = KernelPrograms::open().and_then(|kept| kept.discard(self.number));
+        let _ = KernelPrograms::open().and_then(|kept| kept.remove(self.number));
     }
 
     /// Confines the calling process: the policy applies from its next exec on.
@@ -215,7 +227,7 @@ pub(crate) fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
     if !is_ever_used() {
         return Ok(0);
     }
-    KernelPrograms::open()?.exchange(profile, name, &mounts()?)
+    KernelPrograms::exchange(profile, name, &mounts()?)
 }
 
 /// The loaded policies.
@@ -246,7 +258,7 @@ pub(crate) fn release() -> Result<(), Error> {
 pub fn missing_hooks(policy: &Policy) -> BTreeSet<String> {
     match policy.enforcers.contains(EnforcerKind::Bpf) {
         false => BTreeSet::new(),
-        true => programs::missing_hooks(&Profile::compile(policy, &MachineFeatures::default())),
+        true => hooks::missing_hooks(&Profile::compile(policy, &MachineFeatures::default())),
     }
 }
 
@@ -290,7 +302,7 @@ pub(crate) fn probe() -> Support {
 
 fn try_hooks() -> Support {
     match (try_hook(), programs::check_file_system()) {
-        (Ok(true), Ok(())) => match programs::try_load() {
+        (Ok(true), Ok(())) => match hooks::try_load() {
             Ok(()) => Support::yes("a program at a hook refused a call"),
             Err(error) => Support::no_unless_fixed(
                 format!("{}; the programs need Linux 5.17", chain(&error)),
@@ -315,7 +327,7 @@ fn try_hooks() -> Support {
 const ENFORCE: &str = "tollgate enforce --policy FILE -- CMD";
 
 fn try_hook() -> Result<bool, Error> {
-    let mut object = programs::open_object()?;
+    let mut object = hooks::open_object()?;
     for mut program in object.progs_mut() {
         let is_trial = program.name() == "trial";
         program.set_autoload(is_trial);

@@ -33,12 +33,12 @@ pub(super) struct MountTable {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Mount {
-    device: u32,
+pub(super) struct Mount {
+    pub(super) device: u32,
     /// Path within the file system; empty for its root.
-    root: String,
+    pub(super) root: String,
     /// Mount point; empty for `/`.
-    place: String,
+    pub(super) place: String,
 }
 
 impl MountTable {
@@ -107,7 +107,7 @@ impl MountTable {
 
 impl Mount {
     /// Parses a line of proc_pid_mountinfo(5).
-    fn read(line: &str) -> Option<Self> {
+    pub(super) fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, device, root, place, ..] = words[..] else {
             return None;

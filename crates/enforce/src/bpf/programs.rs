@@ -4,22 +4,19 @@
 //! policy stays in force as long as it confines a process, whichever process is killed. One set of programs
 //! serves all policies of a build; a hook is attached when the first policy needs it.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Func;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use policy::compile::bpf::Profile;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Error;
+use super::hooks::{LOADING, hooks};
 use super::tables::{SIZE, Tables};
 
 /// The object file that the build script compiles.
@@ -38,14 +35,20 @@ const ALL_PIDS: u64 = 0xefff_fffc;
 const RING_BYTES: u32 = 1 << 19;
 /// Size of `struct tenant`.
 const TENANT_SIZE: usize = 256;
+/// Offset of the number of its table.
+const TENANT_TABLE: usize = 16;
+/// Number of all containers together, which no policy has.
+pub(super) const ALL: u32 = 0;
 /// Size of `struct label`.
 const LABEL_SIZE: usize = 128;
 /// Size of `struct ledger`, in words.
 const LEDGER_WORDS: usize = 5;
 
 /// Maps that are pinned.
-const MAPS: [&str; 10] = [
+pub(super) const MAPS: [&str; 12] = [
     "containers",
+    "counters",
+    "generations",
     "ledgers",
     "labels",
     "memory",
@@ -57,31 +60,20 @@ const MAPS: [&str; 10] = [
     "tenants",
 ];
 
-/// Hooks whose programs every policy needs: they pass the policy on, count the confined tasks, and protect
-/// the programs from confined processes.
-const ALWAYS: [&str; 8] = [
-    "task_alloc",
-    "task_free",
-    EXEC,
-    "bpf",
-    "path_unlink",
-    "path_rmdir",
-    "path_rename",
-    "sb_umount",
-];
-
-/// The only tracepoint; all others are hooks of a security module.
-const EXEC: &str = "sched_process_exec";
-
-/// Hooks whose absence is harmless where a kernel lacks them: without this one, access-control lists are extended
-/// attributes.
-const HARMLESS: [&str; 1] = ["inode_set_acl"];
-
 /// The pinned objects, locked exclusively for a change.
 pub(super) struct KernelPrograms {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     /// Locked as long as it is open.
     _lock: OwnedFd,
+}
+
+/// A counter of the table `counters`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counter {
+    /// Of policies, containers and tables.
+    Number = 0,
+    /// Of versions.
+    Generation = 1,
 }
 
 /// A policy that was loaded.
@@ -123,11 +115,7 @@ impl KernelPrograms {
         })
     }
 
-    fn link(&self, hook: &str) -> PathBuf {
-        self.folder.join(format!("link-{hook}"))
-    }
-
-    fn map_path(&self, name: &str) -> PathBuf {
+    pub(super) fn map_path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("map-{name}"))
     }
 
@@ -135,102 +123,25 @@ impl KernelPrograms {
         MapHandle::from_pinned_path(self.map_path(name)).map_err(Error::map(name))
     }
 
-    /// Attaches the programs of the `wanted` hooks. Returns the features that this kernel lacks.
-    fn ensure(&self, wanted: &BTreeSet<&str>) -> Result<Vec<String>, Error> {
-        let mut missing: BTreeSet<&str> = wanted.iter().copied().collect();
-        missing.retain(|hook| !self.link(hook).exists());
-        if missing.is_empty() {
-            return Ok(Vec::new());
-        }
-        let kernel = KernelHooks::read();
-        // Every policy needs some hooks: without one of those, attaching fails.
-        let absent: Vec<&str> = missing
-            .iter()
-            .copied()
-            .filter(|hook| !ALWAYS.contains(hook) && !kernel.has(hook))
-            .collect();
-        missing.retain(|hook| !absent.contains(hook));
-        let mut lacks = absent;
-        lacks.retain(|hook| !HARMLESS.contains(hook));
-        let lacks = lacks.into_iter();
-        let lacks = lacks.map(|hook| format!("this kernel has no hook {hook}"));
-        let lacks = lacks.collect();
-        if missing.is_empty() {
-            return Ok(lacks);
-        }
-        let mut object = open_object()?;
-        for mut program in object.progs_mut() {
-            let is_missing = missing.contains(hook_of(program.section()));
-            program.set_autoload(is_missing);
-        }
-        for mut map in object.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if MAPS.contains(&name.as_str()) {
-                // Reuses a pinned map if there is one, and pins a new one otherwise.
-                map.set_pin_path(self.map_path(&name))
-                    .map_err(Error::load)?;
-            }
-        }
-        let mut object = object.load().map_err(Error::load)?;
-        for hook in missing {
-            self.attach(&mut object, hook)?;
-        }
-        Ok(lacks)
-    }
-
-    fn attach(&self, object: &mut Object, hook: &str) -> Result<(), Error> {
-        let mut programs = object.progs_mut();
-        let program = programs.find(|program| hook_of(program.section()) == hook);
-        let program = program.ok_or_else(|| Error::Unknown {
-            what: "hook",
-            name: hook.to_owned(),
-        })?;
-        let failed = |cause| Error::Attach {
-            hook: hook.to_owned(),
-            cause,
-        };
-        let mut link = match hook {
-            EXEC => program.attach().map_err(failed)?,
-            _ => program.attach_lsm().map_err(failed)?,
-        };
-        link.pin(self.link(hook)).map_err(failed)
-    }
-
-    /// Attaches the programs that a policy needs.
-    pub(super) fn prepare(&self, profile: &Profile) -> Result<(), Error> {
-        self.ensure(&hooks(profile)).map(drop)
-    }
-
     /// Loads a policy. It confines no process yet.
-    pub(super) fn enter(
-        &self,
-        profile: &Profile,
-        name: &str,
-        mounts: &str,
-    ) -> Result<LoadedEntry, Error> {
-        let lacks = self.ensure(&hooks(profile))?;
-        self.sweep()?;
+    pub(super) fn enter(profile: &Profile, name: &str, mounts: &str) -> Result<LoadedEntry, Error> {
+        let (kernel, lacks) = Self::open_for(&hooks(profile))?;
+        kernel.sweep()?;
         let path = std::env::var_os("PATH");
         let tables = Tables::new(profile, mounts, path.as_deref())?;
-        let ledgers = self.map("ledgers")?;
-        let number = ledgers
-            .keys()
-            .filter_map(|key| word(&key, 0))
-            .max()
-            .unwrap_or(0)
-            + 1;
+        let number = kernel.next(Counter::Number)?;
         let tells = profile.entries.iter().any(|entry| entry.verdict.audits());
-        let waiting = match self.write(number, name, &tables, tells) {
+        let waiting = match kernel.write(number, name, &tables, tells) {
             Ok(waiting) => waiting,
             Err(error) => {
                 // Report only the first error.
-                let _ = self.remove(number);
+                let _ = kernel.remove(number);
                 return Err(error);
             }
         };
         Ok(LoadedEntry {
             number,
-            tenants: self.map("tenants")?,
+            tenants: kernel.map("tenants")?,
             waiting,
             lacks,
         })
@@ -246,17 +157,41 @@ impl KernelPrograms {
         tells: bool,
     ) -> Result<OwnedFd, Error> {
         let waiting = self.wait_for(number)?;
-        let ledger = [0; 8 * LEDGER_WORDS];
-        let key = number.to_ne_bytes();
-        put(&self.map("ledgers")?, "ledgers", &key, &ledger)?;
-        put(&self.map("labels")?, "labels", &key, &label(name))?;
+        self.put_ledger(number, name)?;
         if tells {
-            let ring = create(MapType::RingBuf, "violations", 0, 0, RING_BYTES)?;
-            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
-            put(&self.map("rings")?, "rings", &key, &fd)?;
+            self.put_ring(number)?;
         }
         self.install(number, tables)?;
         Ok(waiting)
+    }
+
+    /// Begins to count for a number.
+    pub(super) fn put_ledger(&self, number: u32, name: &str) -> Result<(), Error> {
+        let ledger = [0; 8 * LEDGER_WORDS];
+        let key = number.to_ne_bytes();
+        put(&self.map("ledgers")?, "ledgers", &key, &ledger)?;
+        put(&self.map("labels")?, "labels", &key, &label(name))
+    }
+
+    pub(super) fn put_ring(&self, number: u32) -> Result<(), Error> {
+        let ring = create(MapType::RingBuf, "violations", 0, 0, RING_BYTES)?;
+        let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
+        put(&self.map("rings")?, "rings", &number.to_ne_bytes(), &fd)
+    }
+
+    /// The next of the numbers that are given once.
+    pub(super) fn next(&self, counter: Counter) -> Result<u32, Error> {
+        let counters = self.map("counters")?;
+        let key = (counter as u32).to_ne_bytes();
+        let last = counters.lookup(&key, MapFlags::ANY);
+        let last = last.map_err(Error::map("counters"))?;
+        let last = last.and_then(|bytes| word(&bytes, 0));
+        let last = last.ok_or(Error::Missing { what: "counter" })?;
+        // The programs use the highest bit.
+        let next = last.checked_add(1).filter(|next| *next < 1 << 31);
+        let next = next.ok_or(Error::Full { name: "counters" })?;
+        put(&counters, "counters", &key, &next.to_ne_bytes())?;
+        Ok(next)
     }
 
     /// A folder that is locked as long as a process may still apply the policy: a process that inherits the
@@ -310,44 +245,52 @@ impl KernelPrograms {
         Ok(false)
     }
 
-    /// Exchanges the loaded policies of this name. Returns their number.
-    pub(super) fn exchange(
-        &self,
-        profile: &Profile,
-        name: &str,
-        mounts: &str,
-    ) -> Result<usize, Error> {
-        if !self.map_path("labels").exists() {
+    /// Exchanges the loaded policies of this name, but for those of containers. Returns their number.
+    pub(super) fn exchange(profile: &Profile, name: &str, mounts: &str) -> Result<usize, Error> {
+        let kernel = Self::open()?;
+        kernel.sweep()?;
+        if kernel.named(name)?.is_empty() {
             return Ok(0);
         }
-        self.sweep()?;
-        let named = self
-            .loaded()?
-            .into_iter()
-            .filter(|loaded| loaded.name == name);
-        let numbers: Vec<u32> = named.map(|loaded| loaded.number).collect();
-        if numbers.is_empty() {
-            return Ok(0);
-        }
-        let lacks = self.ensure(&hooks(profile))?;
+        drop(kernel);
+        let (kernel, lacks) = Self::open_for(&hooks(profile))?;
         if let Some(lack) = lacks.into_iter().next() {
             return Err(Error::Lacks { lack });
         }
         let path = std::env::var_os("PATH");
         let tables = Tables::new(profile, mounts, path.as_deref())?;
+        let numbers = kernel.named(name)?;
         for number in &numbers {
-            let before = self.generation(*number)?;
-            self.forget_rules(*number, Some(before))?;
-            self.install(*number, &tables)?;
-            self.forget(before)?;
+            kernel.replace(*number, &tables)?;
         }
         Ok(numbers.len())
     }
 
-    /// Writes a new version completely before switching to it. Nothing stays of a version that fails.
-    fn install(&self, number: u32, tables: &Tables) -> Result<(), Error> {
+    /// Numbers of the loaded policies of this name, but for those of containers.
+    fn named(&self, name: &str) -> Result<Vec<u32>, Error> {
+        let loaded = self.loaded()?;
+        if loaded.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_containers = self.container_numbers()?;
+        let named = loaded
+            .into_iter()
+            .filter(|loaded| loaded.name == name && !of_containers.contains(&loaded.number));
+        Ok(named.map(|loaded| loaded.number).collect())
+    }
+
+    /// Exchanges the version of a table.
+    pub(super) fn replace(&self, number: u32, tables: &Tables) -> Result<(), Error> {
         let before = self.generation(number)?;
-        let generation = self.new_generation()?;
+        self.forget_rules(number, Some(before))?;
+        self.install(number, tables)?;
+        self.forget(before)
+    }
+
+    /// Writes a new version completely before switching to it. Nothing stays of a version that fails.
+    pub(super) fn install(&self, number: u32, tables: &Tables) -> Result<(), Error> {
+        let before = self.generation(number)?;
+        let generation = self.next(Counter::Generation)?;
         let installed = self.install_as(generation, number, tables);
         if installed.is_err() {
             // Report only the first error.
@@ -390,38 +333,21 @@ impl KernelPrograms {
         policy[..4].copy_from_slice(&generation.to_ne_bytes());
         put(&table, "policy", &0_u32.to_ne_bytes(), &policy)?;
         let fd = table.as_fd().as_raw_fd().to_ne_bytes();
+        let key = number.to_ne_bytes();
+        put(&self.map("policies")?, "policies", &key, &fd)?;
         put(
-            &self.map("policies")?,
-            "policies",
-            &number.to_ne_bytes(),
-            &fd,
+            &self.map("generations")?,
+            "generations",
+            &key,
+            &generation.to_ne_bytes(),
         )
     }
 
-    /// A number that no version in force has.
-    fn new_generation(&self) -> Result<u32, Error> {
-        let used: Result<Vec<u32>, Error> = self
-            .loaded()?
-            .iter()
-            .filter(|loaded| {
-                self.policy_map(loaded.number)
-                    .is_ok_and(|map| map.is_some())
-            })
-            .map(|loaded| self.generation(loaded.number))
-            .collect();
-        Ok(used?.into_iter().max().unwrap_or(0) + 1)
-    }
-
-    fn policy_map(&self, number: u32) -> Result<Option<MapHandle>, Error> {
-        inner(&self.map("policies")?, "policies", number)
-    }
-
+    /// The version that is in force; 0 if there is none yet.
     fn generation(&self, number: u32) -> Result<u32, Error> {
-        let Some(policy) = self.policy_map(number)? else {
-            return Ok(0);
-        };
-        let found = policy.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
-        let found = found.map_err(Error::map("policy"))?;
+        let found = self.map("generations")?;
+        let found = found.lookup(&number.to_ne_bytes(), MapFlags::ANY);
+        let found = found.map_err(Error::map("generations"))?;
         Ok(found.and_then(|bytes| word(&bytes, 0)).unwrap_or(0))
     }
 
@@ -451,35 +377,29 @@ impl KernelPrograms {
         Ok(())
     }
 
-    /// Removes policies that confine no process and that no process will apply.
+    /// Removes policies that confine no process and that no process will apply, but for those of containers.
     fn sweep(&self) -> Result<(), Error> {
         let ledgers = match self.map_path("ledgers").exists() {
             true => self.map("ledgers")?,
             false => return Ok(()),
         };
-        for loaded in self.loaded()?.iter().filter(|loaded| loaded.users == 0) {
+        let of_containers = self.container_numbers()?;
+        let loaded = self.loaded()?;
+        let unused = loaded
+            .iter()
+            .filter(|loaded| loaded.users == 0 && !of_containers.contains(&loaded.number));
+        for loaded in unused {
             let counts = ledger(&ledgers, loaded.number)?;
             let is_used = counts.is_some_and(|[.., is_used]| is_used != 0);
-            let is_needed = !is_used && self.is_waited_for(loaded.number)?;
-            if !is_needed && !self.has_container(loaded.number)? {
+            if is_used || !self.is_waited_for(loaded.number)? {
                 self.remove(loaded.number)?;
             }
         }
         Ok(())
     }
 
-    fn remove(&self, number: u32) -> Result<(), Error> {
-        // First: a program that begins in a container without its policy may do nothing.
-        self.remove_containers(number)?;
-        let generation = self.generation(number)?;
-        let key = number.to_ne_bytes();
-        for name in ["policies", "rings", "labels", "ledgers"] {
-            let map = self.map(name)?;
-            let known = map.keys().any(|known| known == key);
-            if known {
-                map.delete(&key).map_err(Error::map(name))?;
-            }
-        }
+    pub(super) fn remove(&self, number: u32) -> Result<(), Error> {
+        self.remove_keys(&["policies", "rings", "labels", "ledgers"], number)?;
         let waiting = self.waiting(number);
         match fs::remove_dir(&waiting) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -488,12 +408,17 @@ impl KernelPrograms {
             _ => {}
         }
         self.forget_rules(number, None)?;
-        self.forget(generation)
+        self.forget(self.generation(number)?)?;
+        self.remove_keys(&["generations"], number)
     }
 
-    /// Removes a policy that confined no process.
-    pub(super) fn discard(&self, number: u32) -> Result<(), Error> {
-        self.remove(number)
+    /// Removes what maps have for a number.
+    pub(super) fn remove_keys(&self, names: &[&'static str], number: u32) -> Result<(), Error> {
+        let key = number.to_ne_bytes();
+        for name in names {
+            delete(&self.map(name)?, name, &key)?;
+        }
+        Ok(())
     }
 
     /// Removes unused objects, and the programs if no policy is left.
@@ -502,9 +427,14 @@ impl KernelPrograms {
             return Ok(());
         }
         self.sweep()?;
+        self.remove_ended()?;
         if !self.loaded()?.is_empty() {
             return Ok(());
         }
+        // Who loads programs has use for them.
+        let Some(_loading) = self.without_loading()? else {
+            return Ok(());
+        };
         let failed = |cause| Error::Path {
             path: self.folder.display().to_string(),
             cause,
@@ -514,6 +444,7 @@ impl KernelPrograms {
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             files.push(entry.map_err(failed)?.path());
         }
+        files.retain(|path| !path.ends_with(LOADING));
         files.sort();
         let remove = |path: &PathBuf| match path.is_dir() {
             true => fs::remove_dir(path),
@@ -531,7 +462,7 @@ impl KernelPrograms {
         let labels = self.map("labels")?;
         let mut loaded = Vec::new();
         for key in ledgers.keys() {
-            let Some(number) = word(&key, 0) else {
+            let Some(number) = word(&key, 0).filter(|number| *number != ALL) else {
                 continue;
             };
             // The last confined task has just removed it; no process did, because of the lock.
@@ -565,7 +496,7 @@ impl KernelPrograms {
 }
 
 /// The folder of this build. Two builds share nothing: their tables may differ.
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     Path::new(FILE_SYSTEM).join(concat!("tollgate-", env!("TOLLGATE_BPF_BUILD")))
 }
 
@@ -622,11 +553,11 @@ pub(super) fn ledger(map: &MapHandle, number: u32) -> Result<Option<[u64; LEDGER
 /// The name of a rule of a version.
 pub(super) fn rule_name(
     map: &MapHandle,
-    policy: u32,
+    table: u32,
     generation: u32,
     number: u32,
 ) -> Result<Option<String>, Error> {
-    let found = map.lookup(&words(&[policy, generation, number]), MapFlags::ANY);
+    let found = map.lookup(&words(&[table, generation, number]), MapFlags::ANY);
     Ok(found
         .map_err(Error::map("rules"))?
         .map(|bytes| text(&bytes)))
@@ -642,67 +573,16 @@ pub(super) fn confine(
 ) -> Result<(), libbpf_rs::Error> {
     let mut tenant = [0; TENANT_SIZE];
     tenant[..4].copy_from_slice(&number.to_ne_bytes());
+    tenant[TENANT_TABLE..TENANT_TABLE + 4].copy_from_slice(&number.to_ne_bytes());
     tenants.update(&pidfd.as_raw_fd().to_ne_bytes(), &tenant, MapFlags::ANY)
 }
 
-/// Opens the object with all programs and maps set not to load.
-pub(super) fn open_object() -> Result<OpenObject, Error> {
-    ObjectBuilder::default()
-        .open_memory(OBJECT)
-        .map_err(Error::load)
-}
-
-/// Loads what every policy needs, and drops it: an older kernel may have hooks and lack a kind of map.
-pub(super) fn try_load() -> Result<(), Error> {
-    let mut object = open_object()?;
-    for mut program in object.progs_mut() {
-        let is_needed = ALWAYS.contains(&hook_of(program.section()));
-        program.set_autoload(is_needed);
-    }
-    object.load().map(drop).map_err(Error::load)
-}
-
-/// Hooks whose programs a policy needs.
-fn hooks(profile: &Profile) -> BTreeSet<&str> {
-    ALWAYS.into_iter().chain(profile.hooks()).collect()
-}
-
-/// The hook or tracepoint of a program, from its section: `lsm/HOOK` or `tp_btf/TRACEPOINT`.
-fn hook_of(section: &OsStr) -> &str {
-    let text = section.to_str().unwrap_or("");
-    text.split_once('/').map_or(text, |(_, hook)| hook)
-}
-
-/// The hooks of this kernel, as its type information names them. Without that information no program can be
-/// attached to any.
-struct KernelHooks(Option<Btf<'static>>);
-
-impl KernelHooks {
-    fn read() -> Self {
-        Self(Btf::from_vmlinux().ok())
-    }
-
-    fn has(&self, hook: &str) -> bool {
-        let wanted = format!("bpf_lsm_{hook}");
-        let btf = self.0.as_ref();
-        btf.is_some_and(|btf| btf.type_by_name::<Func<'_>>(&wanted).is_some())
-    }
-}
-
-/// The hooks that a profile needs and that this kernel lacks. Empty if the kernel has none at all: no policy is
-/// enforced there, and the probe says why.
-pub(super) fn missing_hooks(profile: &Profile) -> BTreeSet<String> {
-    let kernel = KernelHooks::read();
-    if !kernel.has("file_open") {
-        return BTreeSet::new();
-    }
-    let hooks = profile.hooks().into_iter();
-    let missing = hooks.filter(|hook| !HARMLESS.contains(hook) && !kernel.has(hook));
-    missing.map(str::to_owned).collect()
-}
-
 /// The inner map of an entry of a map of maps.
-fn inner(outer: &MapHandle, name: &'static str, number: u32) -> Result<Option<MapHandle>, Error> {
+pub(super) fn inner(
+    outer: &MapHandle,
+    name: &'static str,
+    number: u32,
+) -> Result<Option<MapHandle>, Error> {
     let found = outer.lookup(&number.to_ne_bytes(), MapFlags::ANY);
     let Some(id) = found
         .map_err(Error::map(name))?
@@ -715,7 +595,7 @@ fn inner(outer: &MapHandle, name: &'static str, number: u32) -> Result<Option<Ma
         .map_err(Error::map(name))
 }
 
-fn create(
+pub(super) fn create(
     kind: MapType,
     name: &'static str,
     key: u32,
@@ -751,12 +631,22 @@ pub(crate) fn put(
         .map_err(Error::map(name))
 }
 
+/// Removes an entry, if there is one.
+pub(super) fn delete(map: &MapHandle, name: &'static str, key: &[u8]) -> Result<(), Error> {
+    match map.delete(key) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+            Err(Error::map(name)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn word(bytes: &[u8], index: usize) -> Option<u32> {
     let bytes = bytes.get(4 * index..4 * index + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
@@ -775,48 +665,4 @@ pub(crate) fn text(bytes: &[u8]) -> String {
         .position(|byte| *byte == 0)
         .unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use policy::builtin::{self, Class};
-    use policy::compile::MachineFeatures;
-
-    use super::*;
-
-    /// A profile with all built-in rules and some raw ones.
-    fn everything() -> Profile {
-        let names = |class| {
-            let own = builtin::all().iter().filter(|rule| rule.class == class);
-            let names: Vec<&str> = own.map(|rule| rule.name.as_str()).collect();
-            names.join(", ")
-        };
-        let text = format!(
-            "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
-             hardeningRules: [{}]\n    vulMitigationRules: [{}]\n    attackProtectionRules: [{{rules: [{}]}}]\n    \
-             bpfRawRules: {{ptrace: {{qualifiers: [deny], permissions: [all]}}}}\n",
-            names(Class::Hardening),
-            names(Class::Vulnerability),
-            names(Class::Attack)
-        );
-        let (policies, problems) = policy::load("p.yaml", &text);
-        assert!(problems.is_empty(), "{problems:?}");
-        Profile::compile(&policies[0], &MachineFeatures::default())
-    }
-
-    #[test]
-    fn each_hook_that_rules_name_has_a_program_and_each_program_a_rule() {
-        let mut object = open_object().unwrap();
-        let sections: Vec<_> = object
-            .progs_mut()
-            .map(|program| program.section())
-            .collect();
-        let programs: BTreeSet<&str> = sections.iter().map(|section| hook_of(section)).collect();
-        assert_eq!(programs.len(), sections.len(), "one for each hook");
-        let profile = everything();
-        let mut wanted = hooks(&profile);
-        // The hook of the probe.
-        wanted.insert("task_getsid");
-        assert_eq!(wanted, programs);
-    }
 }

@@ -20,6 +20,8 @@ use crate::Denial;
 /// `sizeof(struct violation)`.
 const HEAD: usize = 328;
 const EXE: usize = 88;
+/// Offset of the number of the table, after the path of the program.
+const TABLE: usize = 324;
 const DENY: u16 = 0x1000;
 const EPERM: Errno = Errno(1);
 
@@ -29,9 +31,8 @@ pub(crate) struct Reports {
     number: u32,
     ring: RingBuffer<'static>,
     taken: Rc<RefCell<Vec<Vec<u8>>>>,
-    rules: MapHandle,
+    reader: Reader,
     ledgers: MapHandle,
-    names: BTreeMap<(u32, u16), String>,
 }
 
 impl Reports {
@@ -54,9 +55,8 @@ impl Reports {
             number,
             ring,
             taken,
-            rules,
+            reader: Reader::new(rules),
             ledgers,
-            names: BTreeMap::new(),
         })
     }
 
@@ -67,8 +67,8 @@ impl Reports {
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error> {
         self.ring.poll(limit).map_err(Error::map("rings"))?;
         let taken = std::mem::take(&mut *self.taken.borrow_mut());
-        let denials = taken.iter().filter_map(|record| self.read(record));
-        Ok(denials.collect())
+        let read = taken.iter().filter_map(|record| self.reader.read(record));
+        Ok(read.map(|read| read.denial).collect())
     }
 
     /// Number of reports lost for lack of room, since the policy was loaded.
@@ -79,36 +79,75 @@ impl Reports {
         let counts = programs::ledger(&self.ledgers, self.number)?;
         Ok(counts.map_or(0, |[_, _, _, lost, ..]| lost))
     }
+}
+
+/// Reads records, and knows the names of the rules in them.
+#[derive(Debug)]
+pub(super) struct Reader {
+    rules: MapHandle,
+    /// By table, version and number.
+    names: BTreeMap<(u32, u32, u16), String>,
+}
+
+/// A record.
+pub(super) struct Record {
+    /// Number of who is confined.
+    pub(super) number: u32,
+    /// Time since the boot.
+    pub(super) time_ns: u64,
+    pub(super) denial: Denial,
+}
+
+/// Names that a reader keeps. Policies change, and what is read again is forgotten without harm.
+const NAMES: usize = 4096;
+
+impl Reader {
+    pub(super) fn new(rules: MapHandle) -> Self {
+        Self {
+            rules,
+            names: BTreeMap::new(),
+        }
+    }
 
     /// Parses a record; `None` if it is too short.
-    fn read(&mut self, record: &[u8]) -> Option<Denial> {
+    pub(super) fn read(&mut self, record: &[u8]) -> Option<Record> {
         let head = Head::read(record)?;
-        let key = (head.generation, head.outcome & RULE);
-        let name = match self.names.get(&key) {
-            Some(name) => name.clone(),
-            None => {
-                let (generation, number) = key;
-                let found =
-                    programs::rule_name(&self.rules, self.number, generation, u32::from(number));
-                // Number 0 means an undetermined rule; a rule whose name is gone is reported by its number.
-                let name = match found {
-                    Ok(Some(name)) => name,
-                    _ if number == 0 => "unknown-path".to_owned(),
-                    _ => format!("rule {number}"),
-                };
-                self.names.insert(key, name.clone());
-                name
-            }
+        let name = self.name(head.table, head.generation, head.outcome & RULE);
+        Some(Record {
+            number: head.policy,
+            time_ns: head.time,
+            denial: head.denial(record, name),
+        })
+    }
+
+    fn name(&mut self, table: u32, generation: u32, number: u16) -> String {
+        let key = (table, generation, number);
+        if let Some(name) = self.names.get(&key) {
+            return name.clone();
+        }
+        let found = programs::rule_name(&self.rules, table, generation, u32::from(number));
+        // Number 0 means an undetermined rule; a rule whose name is gone is reported by its number.
+        let name = match found {
+            Ok(Some(name)) => name,
+            _ if number == 0 => "unknown-path".to_owned(),
+            _ => format!("rule {number}"),
         };
-        Some(head.denial(record, name))
+        if self.names.len() >= NAMES {
+            self.names.clear();
+        }
+        self.names.insert(key, name.clone());
+        name
     }
 }
 
 /// `struct violation`.
 struct Head {
+    time: u64,
     pid: u32,
     uid: u32,
     generation: u32,
+    policy: u32,
+    table: u32,
     outcome: u16,
     what: u16,
     detail: [u64; 4],
@@ -123,9 +162,12 @@ impl Head {
         let short = |at: usize| Some(u16::from_ne_bytes(record.get(at..at + 2)?.try_into().ok()?));
         (record.len() >= HEAD).then_some(())?;
         Some(Self {
+            time: long(0)?,
             pid: word(8)?,
             uid: word(16)?,
             generation: word(20)?,
+            policy: word(24)?,
+            table: word(TABLE)?,
             outcome: short(28)?,
             what: short(30)?,
             detail: [long(32)?, long(40)?, long(48)?, long(56)?],
@@ -143,7 +185,7 @@ impl Head {
             String::from_utf8_lossy(&bytes[..end]).into_owned()
         };
         let path = record.get(HEAD..HEAD + self.path_len).unwrap_or_default();
-        let exe = &record[EXE..HEAD];
+        let exe = &record[EXE..TABLE];
         let (operation, detail) = describe(self.what, &self.detail);
         let exe = text(&exe[..self.exe_len.min(exe.len())]);
         Denial {
@@ -229,6 +271,8 @@ mod tests {
         record[..8].copy_from_slice(&7_u64.to_ne_bytes());
         record[8..12].copy_from_slice(&42_u32.to_ne_bytes());
         record[16..20].copy_from_slice(&1000_u32.to_ne_bytes());
+        record[24..28].copy_from_slice(&9_u32.to_ne_bytes());
+        record[324..328].copy_from_slice(&8_u32.to_ne_bytes());
         record[28..30].copy_from_slice(&(DENY | 1).to_ne_bytes());
         record[64..67].copy_from_slice(b"cat");
         record[80..84].copy_from_slice(&11_u32.to_ne_bytes());
@@ -236,6 +280,7 @@ mod tests {
         record[88..96].copy_from_slice(b"/bin/cat");
         record.extend(b"/etc/shadow");
         let head = Head::read(&record).unwrap();
+        assert_eq!((head.time, head.policy, head.table), (7, 9, 8));
         let denial = head.denial(&record, "r".to_owned());
         assert_eq!(denial.path.as_deref(), Some("/etc/shadow"));
         assert_eq!(

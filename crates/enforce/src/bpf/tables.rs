@@ -56,8 +56,13 @@ const KEY: usize = CLASS_OF + 256;
 const VIEW_KEY: usize = KEY + KEYS;
 const ACCEPT: usize = VIEW_KEY + 8;
 const EDGE: usize = ACCEPT + 2 * STATES;
+const PLACE: usize = EDGE + 2 * EDGES;
+const IS_SHARED: usize = PLACE + 4 * PLACES;
 /// `sizeof(struct policy)`.
-pub(super) const SIZE: usize = EDGE + 2 * EDGES;
+pub(super) const SIZE: usize = IS_SHARED + 8;
+
+/// File systems of a container.
+pub(super) const PLACES: usize = 1024;
 
 /// Places of file systems that have the same content at every mount point, in the order of `enum view`.
 const VIEWS: [&str; 7] = [
@@ -189,6 +194,33 @@ impl Tables {
         })
     }
 }
+
+impl Tables {
+    /// Builds the tables that containers of one shape share. `mounts` is the text of the shape, whose devices are indices.
+    ///
+    /// # Errors
+    /// As [`Tables::new`].
+    pub(super) fn shared(
+        profile: &Profile,
+        mounts: &str,
+        path: Option<&OsStr>,
+    ) -> Result<Self, Error> {
+        let mut made = Self::new(profile, mounts, path)?;
+        for (index, place) in std::mem::take(&mut made.places) {
+            let index = usize::try_from(index).ok().filter(|index| *index < PLACES);
+            let at = PLACE + 4 * index.ok_or(TOO_MANY_PLACES)?;
+            made.policy[at..at + 4].copy_from_slice(&place.to_ne_bytes());
+        }
+        made.policy[IS_SHARED..IS_SHARED + 4].copy_from_slice(&1_u32.to_ne_bytes());
+        Ok(made)
+    }
+}
+
+/// A container has more file systems than a table has room for.
+pub(super) const TOO_MANY_PLACES: Error = Error::TooLarge {
+    what: "mounted file systems in the container",
+    limit: PLACES,
+};
 
 impl Collected {
     fn outcome(&mut self, entry: &Entry) -> Result<u16, Error> {

@@ -61,10 +61,10 @@ pub(crate) fn execute(args: Node) -> Outcome {
     let parts = Parts {
         detection: detecting.as_ref().map(Detecting::detection),
         events,
-        violations: args.violations.map(|alerts| ViolationFiles {
-            alerts,
+        violations: ViolationFiles {
+            alerts: args.violations,
             log: args.violations_log,
-        }),
+        },
         behavior,
         kernel,
         enforcers,

@@ -3,16 +3,20 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 const NODE: &str = "Node options";
 const SERVER: &str = "API server";
 const DETECTION: &str = "Detection";
 const RUNTIME: &str = "Container runtime";
 
+/// Sources of violations.
+const VIOLATIONS: &str = "sources of violations";
+
 /// `tollgate node`.
 #[derive(Args, Debug)]
 #[command(
+    group = ArgGroup::new(VIOLATIONS).multiple(true),
     after_help = "Without --server and --kubeconfig, the address, token and authority are those of the pod's service \
                   account. See docs/howto/deploy-on-kubernetes.md."
 )]
@@ -42,10 +46,10 @@ pub(crate) struct Node {
     #[arg(long, help_heading = NODE)]
     pub(crate) events: bool,
     /// Follow violations in the alerts of `tollgate runtime`, JSON lines in FILE, such as /var/log/tollgate/alerts.jsonl
-    #[arg(long, value_name = "FILE", help_heading = NODE)]
+    #[arg(long, value_name = "FILE", group = VIOLATIONS, help_heading = NODE)]
     pub(crate) violations: Option<PathBuf>,
-    /// Write them to FILE in the form of vArmor's, such as /var/log/varmor/violations.log; rotated at 10 MiB, three older files
-    #[arg(long, value_name = "FILE", requires = "violations", help_heading = NODE)]
+    /// Write them, and those of --bpf, to FILE in the form of vArmor's, such as /var/log/varmor/violations.log; rotated at 10 MiB, three older files
+    #[arg(long, value_name = "FILE", requires = VIOLATIONS, help_heading = NODE)]
     pub(crate) violations_log: Option<PathBuf>,
     /// NRI socket of the container runtime
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]
@@ -57,7 +61,7 @@ pub(crate) struct Node {
     #[arg(long = "runtime-handler", value_name = "NAME", help_heading = RUNTIME)]
     pub(crate) handlers: Vec<String>,
     /// Enforce what policies ask of BPF in the containers of every runtime, on nodes whose kernel can
-    #[arg(long, help_heading = RUNTIME)]
+    #[arg(long, group = VIOLATIONS, help_heading = RUNTIME)]
     pub(crate) bpf: bool,
     /// Folder in which `tollgate runtime` looks for policies
     #[arg(long, value_name = "DIR", default_value = "/etc/tollgate/policies", help_heading = RUNTIME)]

@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use diagnostics::terminal;
-use enforce::ContainerPlace;
-use node::KernelEnforcer;
+use enforce::{ContainerPlace, ContainerReports, ContainerViolation};
+use node::{KernelContainer, KernelEnforcer, KernelViolation, KernelViolations, TakeViolation};
 use policy::{EnforcerKind, Enforcers, Policy};
 use probe::Support;
 
@@ -50,11 +51,70 @@ impl KernelEnforcer for BpfLsm {
         enforce::prepare_containers(policy).map_err(|error| chain(&error))
     }
 
-    fn confine(&self, policy: &Policy, pid: i32) -> Result<(), String> {
+    fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
         let place = ContainerPlace::of(pid).map_err(|error| chain(&error))?;
-        enforce::confine_container(policy, &place)
-            .map(drop)
-            .map_err(|error| chain(&error))
+        let confined = enforce::confine_container(owner, policy, &place);
+        let confined = confined.map_err(|error| chain(&error))?;
+        Ok(KernelContainer {
+            number: confined.number,
+            is_current: confined.is_current,
+        })
+    }
+
+    fn change(&self, owner: &str, policy: &Policy) -> Result<(), String> {
+        let changed = enforce::change_containers(owner, policy);
+        changed.map(drop).map_err(|error| chain(&error))
+    }
+
+    fn remove_ended(&self) -> Result<(), String> {
+        enforce::remove_ended_containers().map_err(|error| chain(&error))
+    }
+
+    fn violations(
+        &self,
+        mut take: TakeViolation,
+    ) -> Result<Option<Box<dyn KernelViolations>>, String> {
+        let opened = ContainerReports::open(move |violation| take(plain(violation)));
+        let opened = opened.map_err(|error| chain(&error))?;
+        Ok(opened.map(|stream| Box::new(Stream(stream)) as Box<dyn KernelViolations>))
+    }
+}
+
+/// The violations of all containers.
+struct Stream(ContainerReports);
+
+impl KernelViolations for Stream {
+    fn wait(&self, limit: Duration) -> Result<(), String> {
+        self.0.wait(limit).map_err(|error| chain(&error))
+    }
+
+    fn lost(&self) -> Result<u64, String> {
+        self.0.lost().map_err(|error| chain(&error))
+    }
+
+    fn is_current(&self) -> Result<bool, String> {
+        self.0.is_current().map_err(|error| chain(&error))
+    }
+}
+
+fn plain(violation: ContainerViolation) -> KernelViolation {
+    let denial = violation.denial;
+    let name = |errno: abi::Errno| {
+        let name = errno.name();
+        name.map_or_else(|| errno.0.to_string(), str::to_owned)
+    };
+    KernelViolation {
+        number: violation.number,
+        age: violation.age,
+        rule: denial.rule,
+        enforcer: denial.enforcer.name(),
+        errno: denial.errno.map(name),
+        operation: denial.operation,
+        detail: denial.detail,
+        path: denial.path,
+        pid: denial.pid,
+        comm: denial.comm,
+        exe: denial.exe,
     }
 }
 
