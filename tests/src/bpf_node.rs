@@ -47,13 +47,22 @@ pub fn inside() -> Option<String> {
 /// If the test fails there.
 #[must_use]
 pub fn run_inside(guest: Guest, test: &str, limit: Duration) -> String {
+    run_inside_with(guest, LSM, test, limit)
+}
+
+/// Like [`run_inside`], with these security modules: an option of the kernel.
+///
+/// # Panics
+/// If the test fails there.
+#[must_use]
+pub fn run_inside_with(guest: Guest, modules: &str, test: &str, limit: Duration) -> String {
     let scratch = Scratch::new();
     let own = scratch.path().join("inside");
     let built = std::env::current_exe().expect("it runs");
     let mut strip = Command::new("strip");
     let stripped = strip.arg("-o").arg(&own).arg(built).status();
     assert!(stripped.expect("binutils").success());
-    let guest = guest.option(LSM).program("unshare").program("nsenter");
+    let guest = guest.option(modules).program("unshare").program("nsenter");
     let guest = guest
         .own_program(&own, "/usr/local/bin/inside")
         .limit(limit);
@@ -316,6 +325,41 @@ impl Node {
         took
     }
 
+    /// Has the agent refuse the start of a container. Returns why.
+    ///
+    /// # Panics
+    /// If it agrees.
+    pub fn refused_start(&mut self, name: &str, started: &Started) -> String {
+        match self.ask("StartContainer", &pod(name), Some(&started.container)) {
+            Reply::Refused(why) => why,
+            reply => panic!("{reply:?}: {}", self.log()),
+        }
+    }
+
+    /// Has the agent refuse to have a container of a pod created, once it has the pod's policy. Returns why.
+    ///
+    /// # Panics
+    /// If it agrees.
+    pub fn refused(&mut self, name: &str) -> String {
+        let pod = pod(name);
+        assert_eq!(self.ask("RunPodSandbox", &pod, None), Reply::Accepted(None));
+        let container = Container {
+            id: format!("{name:f<64}"),
+            pod_sandbox_id: pod.id.clone(),
+            name: "app".to_owned(),
+            ..Container::default()
+        };
+        let end = Instant::now() + LIMIT;
+        loop {
+            match self.ask("CreateContainer", &pod, Some(&container)) {
+                Reply::Refused(why) if !why.contains("not here yet") => return why,
+                Reply::Refused(why) => assert!(Instant::now() < end, "{why}"),
+                reply => panic!("{reply:?}: {}", self.log()),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Returns true if the agent has written an Event for this reason about a pod.
     #[must_use]
     pub fn has_event(&self, reason: &str, pod: &str) -> bool {
@@ -471,7 +515,12 @@ pub fn policy(files: &[&str], is_reported: bool) -> String {
     let rule =
         |file: &&str| json!({ "pattern": file, "permissions": ["read"], "qualifiers": ["deny"] });
     let files: Vec<Value> = files.iter().map(rule).collect();
-    let enhanced = json!({ "privileged": true, "auditViolations": is_reported, "bpfRawRules": { "files": files } });
+    policy_of(&json!({ "privileged": true, "auditViolations": is_reported, "bpfRawRules": { "files": files } }))
+}
+
+/// A policy of the mode `EnhanceProtect` for BPF.
+#[must_use]
+pub fn policy_of(enhanced: &Value) -> String {
     let policy = json!({ "policy": {
         "enforcer": "BPF", "mode": "EnhanceProtect", "enhanceProtect": enhanced } });
     policy.to_string()

@@ -10,22 +10,28 @@ use node::{KernelContainer, KernelEnforcer, KernelViolation, KernelViolations, T
 use policy::{EnforcerKind, Enforcers, Policy};
 use probe::Support;
 
+use super::groups::ControlGroups;
+
 /// Returns the enforcers of this kernel. Policies for others are not enforced as a whole, which the report says.
 pub(super) fn enforcer() -> Option<Arc<dyn KernelEnforcer>> {
-    match enforce::probe::probe(EnforcerKind::Bpf) {
+    let why = match enforce::probe::probe(EnforcerKind::Bpf) {
         Support::Yes { .. } => match enforce::enter_host_groups() {
-            Ok(()) => Some(Arc::new(BpfLsm)),
-            Err(error) => {
-                let why = chain(&error);
-                terminal::complain(&format!(
-                    "tollgate: BPF enforces nothing on this node: {why}\n"
-                ));
-                None
-            }
+            Ok(()) => return Some(Arc::new(BpfLsm)),
+            Err(error) => chain(&error),
         },
-        Support::Partial { why, .. } | Support::No { why, .. } => {
+        Support::Partial { why, .. } | Support::No { why, .. } => why,
+    };
+    match ControlGroups::find() {
+        Ok(groups) => {
             terminal::complain(&format!(
-                "tollgate: BPF enforces nothing on this node: {why}\n"
+                "tollgate: BPF enforces rules about egress alone on this node: {why}\n"
+            ));
+            Some(Arc::new(groups))
+        }
+        Err(error) => {
+            let groups = chain(&error);
+            terminal::complain(&format!(
+                "tollgate: BPF enforces nothing on this node: {why}; egress: {groups}\n"
             ));
             None
         }
@@ -119,7 +125,7 @@ fn plain(violation: ContainerViolation) -> KernelViolation {
 }
 
 /// An error with its causes.
-fn chain(error: &dyn Error) -> String {
+pub(super) fn chain(error: &dyn Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),
         None => error.to_string(),

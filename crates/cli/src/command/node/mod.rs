@@ -10,6 +10,8 @@ mod detect;
 #[cfg(feature = "kubernetes")]
 mod events;
 #[cfg(feature = "kubernetes")]
+mod groups;
+#[cfg(feature = "kubernetes")]
 mod kernel;
 
 #[cfg(feature = "kubernetes")]
