@@ -318,11 +318,21 @@ impl Node {
     /// # Panics
     /// If it refuses.
     pub fn start(&mut self, name: &str, started: &Started) -> Duration {
+        let answer = self.try_start(name, started);
+        answer.unwrap_or_else(|refused| panic!("{refused}: {}", self.log()))
+    }
+
+    /// As [`Node::start`]; an error says why the agent refuses, as it does when it misses its deadline.
+    ///
+    /// # Errors
+    /// If it refuses.
+    pub fn try_start(&mut self, name: &str, started: &Started) -> Result<Duration, String> {
         let begin = Instant::now();
         let answer = self.ask("StartContainer", &pod(name), Some(&started.container));
-        let took = begin.elapsed();
-        assert_eq!(answer, Reply::Accepted(None), "{}", self.log());
-        took
+        match answer {
+            Reply::Accepted(None) => Ok(begin.elapsed()),
+            refused => Err(format!("{refused:?}")),
+        }
     }
 
     /// Has the agent refuse the start of a container. Returns why.
