@@ -47,7 +47,48 @@ pub(super) fn note(path: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use event::Tid;
+
     use super::*;
+    use crate::names::walk::{self, Caller, LookupFlags};
+    use crate::names::{Identity, Mounts};
+    use crate::process_inspector::ProcessInspector;
+
+    #[test]
+    fn a_hint_that_is_wrong_by_now_changes_nothing_but_who_names_the_file() {
+        let inspector = ProcessInspector::new().unwrap();
+        let mounts = Mounts::default();
+        let own = Tid(std::process::id().cast_signed());
+        let caller = Caller::new(own, &inspector, &mounts, true);
+        // Without links of its own, such as that of /tmp.
+        let folder = std::env::temp_dir().canonicalize().unwrap();
+        let folder = folder.join(format!("links-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (file, path) = (folder.join("file"), folder.join("path"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &path).unwrap();
+        let raw = path.as_os_str().as_bytes();
+        let find = || walk::find_again(caller, raw, None, LookupFlags::default());
+        for _ in 0..2 {
+            let found = find().unwrap();
+            let direct = walk::find(caller, raw, None, LookupFlags::default()).unwrap();
+            assert_eq!(Identity::of(&found.stat), Identity::of(&direct.stat));
+            assert!(!found.is_direct && !found.is_plain);
+            assert!(was_met(raw));
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(find().err(), Some(rustix::io::Errno::NOENT));
+        std::fs::write(&path, "").unwrap();
+        let found = find().unwrap();
+        let direct = walk::find(caller, raw, None, LookupFlags::default()).unwrap();
+        assert_eq!(Identity::of(&found.stat), Identity::of(&direct.stat));
+        assert!(!found.is_direct && direct.is_direct);
+        let name = crate::names::path(&found, caller).unwrap();
+        assert_eq!(name, raw);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn a_path_is_remembered_until_another_takes_its_place() {

@@ -237,3 +237,21 @@ pub(super) fn nanoseconds(time: &StatxTimestamp) -> u64 {
         .saturating_mul(1_000_000_000)
         .saturating_add(u64::from(time.tv_nsec))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_says_the_same_of_a_program_as_all_of_them() {
+        let proc = Proc::open().unwrap();
+        let mounts = Mounts::default();
+        let own = std::process::id().cast_signed();
+        assert_eq!(plain_file(&proc, &mounts, own), None, "nothing is cached");
+        let whole = file(&proc, &mounts, true, own).unwrap();
+        assert_eq!(file(&proc, &mounts, true, own).unwrap(), whole);
+        // The file may be on an overlay, or the kernel may have no ids that it gives only once.
+        let plain = plain_file(&proc, &mounts, own);
+        assert!(plain.is_none_or(|plain| plain == whole));
+    }
+}
