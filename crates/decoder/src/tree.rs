@@ -616,9 +616,8 @@ impl Tree {
         if origin == Origin::Watched {
             process.set_name(identity.comm);
         }
-        let is_outside = |parent: &Arc<Process>| !self.is_watched(parent);
-        let first_of_the_workload =
-            origin == Origin::Watched && parent.as_ref().is_none_or(is_outside);
+        let from = parent.as_ref().filter(|parent| self.is_watched(parent));
+        let first_of_the_workload = origin == Origin::Watched && from.is_none();
         let mut has_sockets = first_of_the_workload && self.inspector.has_socket(pid);
         let is_of_runtime = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
