@@ -50,7 +50,7 @@ const OF_TESTS: [(&str, &[&str]); 14] = [
     ),
     (
         "2026-11-29-starts",
-        &["README.md", "hazards.md", "floor.json", "starts.py"],
+        &["README.md", "agent.json", "floor.json", "fork_exec.json", "hazards.md"],
     ),
 ];
 
