@@ -50,7 +50,13 @@ const OF_TESTS: [(&str, &[&str]); 14] = [
     ),
     (
         "2026-11-29-starts",
-        &["README.md", "agent.json", "floor.json", "fork_exec.json", "hazards.md"],
+        &[
+            "README.md",
+            "agent.json",
+            "floor.json",
+            "fork_exec.json",
+            "hazards.md",
+        ],
     ),
 ];
 
