@@ -5,11 +5,17 @@
 //   cc -O2 -o target/floor crates/bench/plans/floor.c && target/floor CMD ARGS...
 //
 // With FLOOR_STOP=1 in the environment every execve is also stopped once by ptrace, which is what
-// it takes to see that the new program has been reached.
+// it takes to see that the new program has been reached. With FLOOR_CONFIRM=1 it is not stopped: the next
+// call of the process, its end, or the first look after FLOOR_CONFIRM_US microseconds (2000) shows whether
+// it has another address space than before. With FLOOR_CONFIRM=believe its next call is believed to be the new
+// program's. The totals go to standard error (docs/adr/0090).
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +87,142 @@ static int receive_descriptor(int over)
 
 static int listener;
 static int stops;
+static int confirms;
+static int believes;
+
+// An exec that was let go, until it is known whether it happened.
+struct awaited {
+    pid_t pid;
+    pid_t parent;
+    int pidfd;
+    // Its address space before: reads end at once when nobody has that any more.
+    int memory;
+    // A mapped address in it.
+    __u64 address;
+    int shared;
+};
+
+enum { SLOTS = 4096 };
+static struct awaited awaited[SLOTS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+enum outcome { OPEN, HAPPENED, FAILED, ENDED, UNCLEAR, OUTCOMES };
+static const char *const names[] = {"open", "happened", "failed", "ended", "unclear"};
+enum { AT_CALL, AT_LOOK, PLACES };
+static long totals[PLACES][OUTCOMES];
+static long lost, readlinks;
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    ssize_t got = read(file, text, sizeof text - 1);
+    close(file);
+    text[got > 0 ? got : 0] = 0;
+    char *end = strrchr(text, ')');
+    return end ? atoi(end + 4) : 0;
+}
+
+static int has_same_memory(pid_t one, pid_t other)
+{
+    return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0;
+}
+
+static void await(pid_t pid, __u64 address)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/mem", pid);
+    struct awaited *slot = &awaited[pid % SLOTS];
+    pthread_mutex_lock(&lock);
+    lost += slot->pid != 0;
+    slot->pid = pid;
+    if (believes) {
+        pthread_mutex_unlock(&lock);
+        return;
+    }
+    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    slot->memory = open(path, O_RDONLY | O_CLOEXEC);
+    slot->address = address;
+    slot->parent = parent_of(pid);
+    slot->shared = slot->parent && has_same_memory(pid, slot->parent);
+    pthread_mutex_unlock(&lock);
+}
+
+static enum outcome look(struct awaited *slot)
+{
+    char byte;
+    // An address space that somebody else keeps says nothing; the parent of a vfork waits for the exec.
+    if (slot->shared)
+        return has_same_memory(slot->pid, slot->parent) ? OPEN : HAPPENED;
+    return pread(slot->memory, &byte, 1, (off_t)slot->address) == 0 ? HAPPENED : OPEN;
+}
+
+static void settle(struct awaited *slot, int at_call)
+{
+    enum outcome found = believes ? HAPPENED : look(slot);
+    struct pollfd end = {slot->pidfd, POLLIN, 0};
+    if (believes)
+        ;
+    else if (slot->pidfd < 0 || slot->memory < 0)
+        found = UNCLEAR;
+    else if (poll(&end, 1, 0) == 1)
+        // Its address space is gone, too.
+        found = ENDED;
+    else if (at_call && found == OPEN)
+        found = FAILED;
+    if (found == HAPPENED) {
+        char path[64], program[256];
+        snprintf(path, sizeof path, "/proc/%d/exe", slot->pid);
+        readlinks += readlink(path, program, sizeof program) > 0;
+    }
+    if (found == OPEN)
+        return;
+    totals[at_call ? AT_CALL : AT_LOOK][found]++;
+    if (!believes) {
+        close(slot->pidfd);
+        close(slot->memory);
+    }
+    slot->pid = 0;
+}
+
+static void settle_at_call(pid_t pid)
+{
+    struct awaited *slot = &awaited[pid % SLOTS];
+    pthread_mutex_lock(&lock);
+    if (slot->pid == pid)
+        settle(slot, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+static void look_at_all(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct awaited *slot = awaited; slot < awaited + SLOTS; slot++)
+        if (slot->pid)
+            settle(slot, 0);
+    pthread_mutex_unlock(&lock);
+}
+
+static void *keep_looking(void *unused)
+{
+    const char *pause = getenv("FLOOR_CONFIRM_US");
+    for (;;) {
+        usleep(pause ? (useconds_t)atoi(pause) : 2000);
+        look_at_all();
+    }
+    return unused;
+}
+
+static void report(void)
+{
+    look_at_all();
+    for (int at = 0; at < PLACES; at++)
+        for (int what = HAPPENED; what < OUTCOMES; what++)
+            fprintf(stderr, "%s %s %ld\n", at ? "look" : "call", names[what], totals[at][what]);
+    fprintf(stderr, "lost %ld programs %ld\n", lost, readlinks);
+}
 
 static void *serve(void *unused)
 {
@@ -101,6 +243,10 @@ static void *serve(void *unused)
             struct iovec to = {path, most}, of = {(void *)from, most};
             process_vm_readv(call.pid, &to, 1, &of, 1, 0);
         }
+        if (confirms)
+            settle_at_call((pid_t)call.pid);
+        if (confirms && call.data.nr == SYS_execve)
+            await((pid_t)call.pid, call.data.args[0]);
         int stop = stops && call.data.nr == SYS_execve &&
                    !ptrace(PTRACE_SEIZE, call.pid, 0, PTRACE_O_TRACEEXEC);
         if (stop)
@@ -124,6 +270,9 @@ int main(int argc, char **argv)
         return 99;
     }
     stops = getenv("FLOOR_STOP") != NULL;
+    const char *how = getenv("FLOOR_CONFIRM");
+    confirms = how != NULL;
+    believes = confirms && !strcmp(how, "believe");
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
         fail("floor: socketpair");
     pid_t child = fork();
@@ -150,8 +299,13 @@ int main(int argc, char **argv)
     int status;
     if (pthread_create(&server, NULL, serve, NULL))
         fail("floor: pthread_create");
+    pthread_t looks;
+    if (confirms && !believes && pthread_create(&looks, NULL, keep_looking, NULL))
+        fail("floor: pthread_create");
     // Not the stops that the serving thread waits for: they would end the wait of this one.
     if (waitpid(child, &status, __WNOTHREAD) != child)
         fail("floor: waitpid");
+    if (confirms)
+        report();
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
 }

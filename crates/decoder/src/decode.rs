@@ -640,6 +640,20 @@ pub fn resolve_file<'a>(
     Some(merge(descriptor, &found, SocketView::default(), arena))
 }
 
+/// As [`resolve_file`], from the name of the descriptor alone: what it may be, once for each kind of file that has such a
+/// name. `None` for a socket, and where the name cannot be read.
+pub fn resolve_link<'a>(
+    inspector: &ProcessInspector,
+    call: &Call,
+    descriptor: Descriptor<'a>,
+    arena: &'a Bump,
+) -> Option<impl Iterator<Item = Descriptor<'a>>> {
+    let number = existing_descriptor(call)?;
+    let found = inspector.linked_file(call.tid, number)?;
+    let each = found.into_iter();
+    Some(each.map(move |found| merge(descriptor, &found, SocketView::default(), arena)))
+}
+
 /// Returns the descriptor among the arguments of a call.
 fn existing_descriptor(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {

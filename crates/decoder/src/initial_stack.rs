@@ -2,17 +2,20 @@
 //!
 //! Layout (fs/binfmt_elf.c, `create_elf_tables`), upwards from the stack pointer: `argc`; pointers to the
 //! arguments, a null; pointers to the environment, a null; pairs of the auxiliary vector, the last of type 0;
-//! a random gap; the arguments, the environment and the name. Two reads of memory suffice, where `/proc`
-//! needs to open a file for each of the two.
+//! a random gap; the arguments, the environment and the name. One read of memory suffices for almost all programs, and
+//! two for all others, where `/proc` needs to open a file for each of the two.
 
 use event::{Comm, CommandLine, Pid};
 use sys::process_memory;
 
 use process_info::procfs::split_command_line;
 
-/// Size of the first read, in bytes. Holds the pointers of all but programs with hundreds of arguments or variables.
+/// Size of the first read, in bytes. Holds the pointers of all but programs with hundreds of arguments or variables, and
+/// the texts of those with a few dozen. The gap may have 8 KiB (`arch_align_stack`).
+const STACK_SIZE: usize = 16 * 1024;
+/// Maximum number of bytes of pointers that are looked at.
 const POINTERS_SIZE: usize = 4 * 1024;
-/// Size of the second read, in bytes: arguments, environment and name.
+/// Maximum number of bytes of arguments, environment and name.
 const TEXTS_SIZE: usize = 8 * 1024;
 /// Key of the name given to execve(2) in the auxiliary vector (getauxval(3)).
 const AT_EXECFN: u64 = 31;
@@ -33,9 +36,15 @@ impl InitialStack {
         let stop = sys::ptrace::syscall_info(pid.0).ok()?;
         // An x32 program looks like a 64-bit one; its stack fails to parse.
         let width = abi::Arch::from_audit(stop.arch, 0)?.pointer_bytes();
-        let mut bytes = [0; POINTERS_SIZE];
+        let mut bytes = [0; STACK_SIZE];
         let count = process_memory::read(pid.0, stop.sp, &mut bytes).ok()?;
-        let pointers = Pointers::parse(&bytes[..count], width)?;
+        let stack = &bytes[..count];
+        let pointers = Pointers::parse(&stack[..count.min(POINTERS_SIZE)], width)?;
+        // A read that ended early reached the end of the stack.
+        let is_whole = count < STACK_SIZE;
+        if let Some(texts) = pointers.texts(stack, stop.sp, is_whole) {
+            return pointers.follow(texts);
+        }
         let mut texts = [0; TEXTS_SIZE];
         let count = process_memory::read(pid.0, pointers.arguments, &mut texts).ok()?;
         pointers.follow(&texts[..count])
@@ -93,6 +102,14 @@ impl Pointers {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the texts if they are in `stack`, which was read from `address` on: as many as are looked at, or all that
+    /// there are.
+    fn texts<'s>(&self, stack: &'s [u8], address: u64, is_whole: bool) -> Option<&'s [u8]> {
+        let start = usize::try_from(self.arguments.checked_sub(address)?).ok()?;
+        let texts = stack.get(start..)?;
+        (is_whole || texts.len() >= TEXTS_SIZE).then(|| &texts[..texts.len().min(TEXTS_SIZE)])
     }
 
     /// Reads arguments and name from `texts`, which starts at the first argument.
@@ -170,6 +187,22 @@ mod tests {
                 assert_eq!(found.name, None, "at {length}");
             }
         }
+    }
+
+    #[test]
+    fn texts_are_taken_from_the_first_read_only_if_it_has_all_that_the_second_would() {
+        let (words, texts) = stack(8, &["sh", "-c"], &["A=1"], "/bin/sh");
+        let pointers = Pointers::parse(&words, 8).unwrap();
+        let address = TEXTS - words.len() as u64;
+        let stack = [&words[..], &texts].concat();
+        assert_eq!(pointers.texts(&stack, address, true), Some(&texts[..]));
+        assert_eq!(pointers.texts(&stack, address, false), None, "cut off");
+        assert_eq!(pointers.texts(&words[..8], address, true), None, "beyond");
+        assert_eq!(pointers.texts(&stack, TEXTS + 1, true), None, "below");
+        let long = [&stack[..], &[b'x'; 2 * TEXTS_SIZE]].concat();
+        let found = pointers.texts(&long, address, false).unwrap();
+        assert_eq!(found.len(), TEXTS_SIZE);
+        assert_eq!(pointers.follow(found), pointers.follow(&texts));
     }
 
     #[test]

@@ -90,6 +90,11 @@ impl ProcessInspector {
         sockets::resolve_file(&self.proc, tid.0, number).ok()?
     }
 
+    /// Returns what an open descriptor other than a socket may be, by its link alone.
+    pub fn linked_file(&self, tid: Tid, number: i32) -> Option<Vec<ResolvedDescriptor>> {
+        sockets::resolve_link(&self.proc, tid.0, number).ok()?
+    }
+
     /// Reads the link of an open descriptor of the thread.
     pub fn descriptor_link<'b>(
         &self,

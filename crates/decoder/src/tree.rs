@@ -16,7 +16,7 @@ use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::counters::Counters;
-use super::lineage::Lineage;
+use super::lineage::{InheritedState, Lineage};
 use super::process_inspector::{Identity, ProcessInspector};
 use super::runtime_process::RuntimeProcess;
 use super::stdio::Effect;
@@ -463,8 +463,9 @@ impl Tree {
         {
             return Some(process);
         }
-        let (parent, is_guess) = self.parent_of(&identity, counters);
-        let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        let inherited = self.inherited(pid);
+        let (parent, is_guess) = self.parent_of(&identity, inherited, counters);
+        let process = self.insert_with(&identity, pidfd, parent, Origin::Watched, inherited);
         if self.has_shared_memory.load(Ordering::Acquire)
             && (is_guess || self.has_unmarked.load(Ordering::Acquire))
         {
@@ -482,10 +483,15 @@ impl Tree {
     }
 
     /// Returns the true parent of a newly seen process, and whether that is a guess.
-    fn parent_of(&self, identity: &Identity, counters: &Counters) -> (Option<Arc<Process>>, bool) {
+    fn parent_of(
+        &self,
+        identity: &Identity,
+        inherited: Option<InheritedState>,
+        counters: &Counters,
+    ) -> (Option<Arc<Process>>, bool) {
         let living = self.find(identity.ppid);
         let living = living.filter(|parent| self.is_watched(parent));
-        match (living, self.nearest_ancestor(identity.pid)) {
+        match (living, self.nearest_ancestor(inherited)) {
             // A process of the workload that adopts orphans.
             (Some(living), Some(nearest)) if !descends(&living, &nearest) => {
                 return (Some(nearest), false);
@@ -500,17 +506,23 @@ impl Tree {
         (self.outside(identity.ppid, 0), false)
     }
 
-    fn nearest_ancestor(&self, pid: Pid) -> Option<Arc<Process>> {
+    /// Returns the mark that a process has inherited, if this tree marks processes.
+    fn inherited(&self, pid: Pid) -> Option<InheritedState> {
+        self.lineage.as_ref()?;
+        self.inspector.inherited(pid)
+    }
+
+    fn nearest_ancestor(&self, inherited: Option<InheritedState>) -> Option<Arc<Process>> {
         let lineage = self.lineage.as_ref()?;
-        let inherited = self.inspector.inherited(pid)?;
+        let inherited = inherited?;
         let lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
         lineage.nearest(inherited).cloned()
     }
 
     /// Marks a process that has just been entered.
-    fn mark(&self, process: &Arc<Process>) {
+    fn mark(&self, process: &Arc<Process>, inherited: Option<InheritedState>) {
         if let Some(lineage) = &self.lineage
-            && let Some(inherited) = self.inspector.inherited(process.pid)
+            && let Some(inherited) = inherited
         {
             let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
             let is_marked = lineage.mark(process, inherited);
@@ -573,6 +585,22 @@ impl Tree {
         parent: Option<Arc<Process>>,
         origin: Origin,
     ) -> Arc<Process> {
+        let inherited = match origin {
+            Origin::Watched => self.inherited(identity.pid),
+            Origin::Outside => None,
+        };
+        self.insert_with(identity, pidfd, parent, origin, inherited)
+    }
+
+    /// As [`Tree::insert`], with the mark that the process has inherited.
+    fn insert_with(
+        &self,
+        identity: &Identity,
+        pidfd: Option<OwnedFd>,
+        parent: Option<Arc<Process>>,
+        origin: Origin,
+        inherited: Option<InheritedState>,
+    ) -> Arc<Process> {
         let pid = identity.pid;
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
         let pidfd = pidfd.filter(|_| spare);
@@ -588,15 +616,14 @@ impl Tree {
         if origin == Origin::Watched {
             process.set_name(identity.comm);
         }
-        let is_outside = |parent: &Arc<Process>| !self.is_watched(parent);
-        let first_of_the_workload =
-            origin == Origin::Watched && parent.as_ref().is_none_or(is_outside);
+        let from = parent.as_ref().filter(|parent| self.is_watched(parent));
+        let first_of_the_workload = origin == Origin::Watched && from.is_none();
         let mut has_sockets = first_of_the_workload && self.inspector.has_socket(pid);
-        let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
+        let is_of_runtime = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
         // Only the very first: a process whose parent is uncertain may be the container's.
         let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
-        process.set_sets_up(inherited || is_runtime);
+        process.set_sets_up(is_of_runtime || is_runtime);
         inherit_memory(parent.as_deref(), &process);
         if let Some(known) = inner.living(identity) {
             return known;
@@ -622,7 +649,7 @@ impl Tree {
         drop(inner);
         if origin == Origin::Watched {
             shorten_line(&process);
-            self.mark(&process);
+            self.mark(&process, inherited);
         }
         process
     }

@@ -531,6 +531,16 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return false;
         };
         let inspector = &shared.tree.inspector;
+        let linked = decode::resolve_link(inspector, view.call, descriptor, view.arena);
+        let mut rejects = |descriptor| {
+            let mut view = *view;
+            view.decoded.descriptor = Some(descriptor);
+            self.worker.weigh_unnamed(&view, Stage::Descriptor) == Relevance::Reject
+        };
+        if linked.is_some_and(|mut each| each.all(&mut rejects)) {
+            Counters::add(&shared.counters.rejected_at_descriptor);
+            return true;
+        }
         let Some(resolved) = decode::resolve_file(inspector, view.call, descriptor, view.arena)
         else {
             return false;

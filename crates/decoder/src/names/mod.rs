@@ -6,6 +6,7 @@
 
 mod inodes;
 mod layers;
+mod links;
 mod mounts;
 mod steps;
 mod walk;
@@ -88,7 +89,7 @@ impl Names {
         };
         let caller = self.caller(call.tid, inspector);
         let manner = manner(call, decoded);
-        match walk::find(caller, raw, base, manner) {
+        match walk::find_again(caller, raw, base, manner) {
             Ok(place) => self.names(caller, raw, &place, arena),
             Err(Errno::NOENT) if manner.creates => self.new_file(caller, raw, base, manner, arena),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::BADF) => {

@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 use sys::resource::{self, UsageOf};
 
+use super::links;
 use super::mounts::Mounts;
 use super::steps::copy;
 use crate::process_inspector::{ProcessInspector, WORK_LIMIT};
@@ -164,6 +165,31 @@ pub(super) fn find(
         manner,
     };
     let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
+    way.resolve(raw, scope, direct)
+}
+
+/// As [`find`], for an open: most programs open the same libraries through the same link. Where the last attempt without
+/// links met one, none is made. Of a file that is found otherwise `is_direct` and `is_plain` are false, whatever its path
+/// is by now, so that its name is read from the kernel.
+pub(super) fn find_again(
+    caller: Caller<'_>,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: LookupFlags,
+) -> Result<ResolvedFile, Errno> {
+    let (folder, scope) = start(caller, raw, base, manner)?;
+    let way = Way {
+        caller,
+        folder: folder.as_ref(),
+        manner,
+    };
+    let direct = match links::was_met(raw) {
+        true => Err(Errno::LOOP),
+        false => way.open(raw, scope | ResolveFlags::NO_SYMLINKS),
+    };
+    if matches!(direct, Err(Errno::LOOP)) {
+        links::note(raw);
+    }
     way.resolve(raw, scope, direct)
 }
 

@@ -57,13 +57,9 @@ impl Mounts {
         executable: &Executable,
     ) -> Result<Option<Arc<MountFacts>>, ProcError> {
         let unique = executable.unique_mount(pid)?;
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mount) = unique.and_then(|id| known.get(&id))
-            && mount.read.elapsed() < FRESH
-        {
-            return Ok(mount.facts.clone());
+        if let Some(known) = unique.and_then(|id| self.cached(id)) {
+            return Ok(known);
         }
-        drop(known);
         let text = proc.mountinfo(pid)?;
         let stat = &executable.stat;
         let own = mount_lines(&text).find(|mount| mount.id == stat.stx_mnt_id);
@@ -81,6 +77,13 @@ impl Mounts {
             known.insert(id, CachedMount { read, facts });
         }
         Ok(facts)
+    }
+
+    /// Returns the facts of a mount by the id that the kernel gives only once, if they are cached.
+    fn cached(&self, unique: u64) -> Option<Option<Arc<MountFacts>>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mount = known.get(&unique)?;
+        (mount.read.elapsed() < FRESH).then(|| mount.facts.clone())
     }
 }
 
@@ -159,6 +162,9 @@ pub(super) fn file(
     trust_paths: bool,
     pid: i32,
 ) -> Result<ExecutableFile, ProcError> {
+    if let Some(file) = plain_file(proc, mounts, pid) {
+        return Ok(file);
+    }
     let executable = Executable::open(proc, pid)?;
     let file = &executable.stat;
     let mount = mounts.of(proc, pid, &executable)?;
@@ -185,12 +191,31 @@ pub(super) fn file(
         lower_layer,
         from_memfd,
     };
-    Ok(ExecutableFile {
+    Ok(described(file, flags))
+}
+
+/// Reads all facts by one request, where the file is on a mount that is cached and no overlay, as those of almost all
+/// programs are. Returns `None` for all others.
+fn plain_file(proc: &Proc, mounts: &Mounts, pid: i32) -> Option<ExecutableFile> {
+    let mask = StatxFlags::BASIC_STATS | UNIQUE_ID;
+    let file = proc.stat_link_for(pid, FILE, mask).ok()?;
+    let is_unique = file.stx_mask & UNIQUE_ID.bits() != 0;
+    let mount = mounts.cached(is_unique.then_some(file.stx_mnt_id)?)??;
+    let flags = ExecutableFlags {
+        upper_layer: Some(false),
+        lower_layer: Some(false),
+        from_memfd: false,
+    };
+    mount.overlay.is_none().then(|| described(&file, flags))
+}
+
+fn described(file: &Statx, flags: ExecutableFlags) -> ExecutableFile {
+    ExecutableFile {
         flags,
         inode: file.stx_ino,
         ctime_ns: nanoseconds(&file.stx_ctime),
         mtime_ns: nanoseconds(&file.stx_mtime),
-    })
+    }
 }
 
 /// Returns whether the user who runs the executable may write it.
@@ -211,4 +236,22 @@ pub(super) fn nanoseconds(time: &StatxTimestamp) -> u64 {
         .unwrap_or(0)
         .saturating_mul(1_000_000_000)
         .saturating_add(u64::from(time.tv_nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_says_the_same_of_a_program_as_all_of_them() {
+        let proc = Proc::open().unwrap();
+        let mounts = Mounts::default();
+        let own = std::process::id().cast_signed();
+        assert_eq!(plain_file(&proc, &mounts, own), None, "nothing is cached");
+        let whole = file(&proc, &mounts, true, own).unwrap();
+        assert_eq!(file(&proc, &mounts, true, own).unwrap(), whole);
+        // The file may be on an overlay, or the kernel may have no ids that it gives only once.
+        let plain = plain_file(&proc, &mounts, own);
+        assert!(plain.is_none_or(|plain| plain == whole));
+    }
 }

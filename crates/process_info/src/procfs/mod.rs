@@ -13,6 +13,7 @@
 mod cgroup;
 mod detached;
 mod mountinfo;
+mod start_time;
 mod stat;
 mod status;
 mod strings;
@@ -20,7 +21,7 @@ mod strings;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use event::{Comm, CommandLine, Lookup, StartTime};
 use rustix::fs::{Access, AtFlags, Dir, Mode, OFlags, Statx, StatxFlags};
@@ -29,6 +30,7 @@ use sys::resource::Limit;
 
 pub use cgroup::{CgroupLine, cgroup_lines};
 pub use mountinfo::{MountLine, mount_lines, unescape};
+pub use start_time::{clock_was_set, start_ns};
 pub use stat::{ProcessStat, parse_stat};
 pub use status::{ThreadStatus, parse_status};
 pub use strings::split_command_line;
@@ -120,31 +122,8 @@ impl ProcError {
     }
 }
 
-/// Start time of a process in nanoseconds since the epoch, by the clock as it was when this was first asked.
-pub fn start_ns(start: StartTime) -> u64 {
-    let ticks_per_second = sys::machine::clock_ticks_per_second();
-    first_boot_ns()
-        + start
-            .0
-            .saturating_mul(1_000_000_000 / ticks_per_second.max(1))
-}
-
-/// Returns true if somebody has set the clock by more than a second since start times were first asked: they cannot be
-/// compared with times of files then.
-pub fn clock_was_set() -> bool {
-    first_boot_ns().abs_diff(boot_ns()) > 1_000_000_000
-}
-
-fn first_boot_ns() -> u64 {
-    static FIRST: OnceLock<u64> = OnceLock::new();
-    *FIRST.get_or_init(boot_ns)
-}
-
-/// Returns when the machine was started, by the clock as it is now.
-fn boot_ns() -> u64 {
-    let realtime = sys::time::now_ns(sys::time::Clock::Real);
-    realtime.saturating_sub(sys::time::now_ns(sys::time::Clock::Boot))
-}
+/// Attributes that most requests ask for.
+const BASIC: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
 
 /// An open `/proc`. If this program has the privileges, nobody can mount over parts of it: see `detached`.
 #[derive(Debug)]
@@ -344,12 +323,22 @@ impl Proc {
     /// Calls `statx` through a link below `/proc/PID`. Requests cached attributes only: a FUSE or NFS server
     /// behind the link is not contacted, so this does not block.
     pub fn stat_link(&self, pid: i32, file: &'static str) -> Result<Statx, ProcError> {
-        self.statx(pid, file, &ShortPath::new(pid, file, None))
+        self.stat_link_for(pid, file, BASIC)
+    }
+
+    /// As [`Proc::stat_link`], for these attributes.
+    pub fn stat_link_for(
+        &self,
+        pid: i32,
+        file: &'static str,
+        attributes: StatxFlags,
+    ) -> Result<Statx, ProcError> {
+        self.statx(pid, file, &ShortPath::new(pid, file, None), attributes)
     }
 
     /// Calls `statx` for `/proc/TID/fd/N` as [`Proc::stat_link`] does.
     pub fn stat_descriptor(&self, tid: i32, number: i32) -> Result<Statx, ProcError> {
-        self.statx(tid, "fd", &ShortPath::new(tid, "fd", Some(number)))
+        self.statx(tid, "fd", &ShortPath::new(tid, "fd", Some(number)), BASIC)
     }
 
     /// Reads any small file below `/proc/PID`, e.g. `net/tcp`, up to a limit. Returns true if the content was
@@ -428,10 +417,15 @@ impl Proc {
         Ok(&buffer[..count])
     }
 
-    fn statx(&self, pid: i32, file: &'static str, path: &ShortPath) -> Result<Statx, ProcError> {
+    fn statx(
+        &self,
+        pid: i32,
+        file: &'static str,
+        path: &ShortPath,
+        attributes: StatxFlags,
+    ) -> Result<Statx, ProcError> {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        rustix::fs::statx(&self.directory, path.as_bytes(), flags, mask)
+        rustix::fs::statx(&self.directory, path.as_bytes(), flags, attributes)
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 }

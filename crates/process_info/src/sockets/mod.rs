@@ -93,6 +93,34 @@ pub fn resolve_file(
     Ok((!is_socket).then(|| file(proc, tid, number, link)))
 }
 
+/// As [`resolve_file`], from the link alone: the descriptor once for each kind that a file with this link may have, without
+/// device and inode.
+pub fn resolve_link(
+    proc: &Proc,
+    tid: i32,
+    number: i32,
+) -> Result<Option<Vec<ResolvedDescriptor>>, ProcError> {
+    let mut buffer = [0; LINK_LIMIT];
+    let link = proc.descriptor_link(tid, number, &mut buffer)?;
+    if socket_inode(link).is_some() {
+        return Ok(None);
+    }
+    let mut kinds = Vec::with_capacity(MODES.len());
+    for kind in MODES.map(|mode| kind_of_link(link, mode)) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let of_kind = |kind| ResolvedDescriptor {
+        kind,
+        name: link.to_vec(),
+        device: None,
+        inode: None,
+        socket: None,
+    };
+    Ok(Some(kinds.into_iter().map(of_kind).collect()))
+}
+
 fn file(proc: &Proc, tid: i32, number: i32, link: &[u8]) -> ResolvedDescriptor {
     let metadata = proc.stat_descriptor(tid, number).ok();
     ResolvedDescriptor {
@@ -292,6 +320,9 @@ const UNNAMED: [(&[u8], DescriptorKind); 19] = [
     (b"pid:[", DescriptorKind::Other),
     (b"user:[", DescriptorKind::Other),
 ];
+
+/// Modes that stand for all that [`kind_of_link`] distinguishes: unknown, a folder, a named pipe.
+const MODES: [u32; 3] = [0, 0o040_000, 0o010_000];
 
 fn file_kind(link: &[u8], metadata: Option<&Statx>) -> DescriptorKind {
     kind_of_link(

@@ -202,3 +202,36 @@ fn addresses_parse_or_are_refused() {
     assert_eq!(parse_address(&[2]), None);
     assert_eq!(parse_address(&[]), None);
 }
+
+#[test]
+fn a_name_alone_says_no_less_than_what_a_descriptor_is() {
+    let (proc, own) = (Proc::open().unwrap(), own());
+    let folder = std::env::temp_dir();
+    let fifo = folder.join(format!("fifo-{own}"));
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let both = std::fs::File::options().read(true).write(true).clone();
+    let named = both.open(&fifo).unwrap();
+    std::fs::remove_file(&fifo).unwrap();
+    let (pipe, _other) = std::io::pipe().unwrap();
+    let pipe = std::fs::File::from(std::os::fd::OwnedFd::from(pipe));
+    let directory = std::fs::File::open(folder).unwrap();
+    let null = both.open("/dev/null").unwrap();
+    for opened in [directory, null, named, pipe] {
+        let number = opened.as_raw_fd();
+        let whole = resolve_file(&proc, own, number).unwrap().unwrap();
+        let each = resolve_link(&proc, own, number).unwrap().unwrap();
+        let same = |found: &&ResolvedDescriptor| found.kind == whole.kind;
+        assert_eq!(each.iter().filter(same).count(), 1, "{whole:?}");
+        for found in each {
+            assert_eq!(found.name, whole.name);
+            assert_eq!((found.device, found.inode), (None, None));
+        }
+    }
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert!(
+        resolve_link(&proc, own, socket.as_raw_fd())
+            .unwrap()
+            .is_none()
+    );
+}
