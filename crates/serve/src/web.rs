@@ -123,13 +123,6 @@ impl WebListener {
     ///
     /// No thread can be created.
     pub fn start(self, pages: Vec<Page>) -> Result<WebServer, ServeError> {
-        let start = |source| ServeError::Start { source };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .map_err(start)?;
-        let (stop, stopped) = oneshot::channel();
         let server = HttpListener {
             listener: self.listener,
             tls: self.tls,
@@ -144,27 +137,10 @@ impl WebListener {
             deadlines: self.deadlines,
             health: self.health,
         });
-        let work = move || {
-            runtime.block_on(async move {
-                let answer = move |request| {
-                    let site = Arc::clone(&site);
-                    async move { site.answer(request).await }
-                };
-                tokio::select! {
-                    // Fails only if the runtime cannot watch the socket; then nobody is served.
-                    _ = server.serve(answer) => {}
-                    // Also completes when the other end is dropped.
-                    _ = stopped => {}
-                }
-            });
-            // Does not wait for a page in progress.
-            runtime.shutdown_background();
-        };
-        thread::Builder::new()
-            .name("web".to_owned())
-            .spawn(work)
-            .map_err(start)?;
-        Ok(WebServer { _stop: stop })
+        spawn("web", 1, server, move |request| {
+            let site = Arc::clone(&site);
+            async move { site.answer(request).await }
+        })
     }
 
     #[cfg(test)]
@@ -177,6 +153,43 @@ impl WebListener {
 #[derive(Debug)]
 pub struct WebServer {
     _stop: oneshot::Sender<()>,
+}
+
+/// Serves on a thread of its own, with so many further ones for what blocks.
+pub(crate) fn spawn<A, F>(
+    name: &str,
+    blocking: usize,
+    server: HttpListener,
+    answer: A,
+) -> Result<WebServer, ServeError>
+where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    let start = |source| ServeError::Start { source };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(blocking)
+        .build()
+        .map_err(start)?;
+    let (stop, stopped) = oneshot::channel();
+    let work = move || {
+        runtime.block_on(async move {
+            tokio::select! {
+                // Fails only if the runtime cannot watch the socket; then nobody is served.
+                _ = server.serve(answer) => {}
+                // Also completes when the other end is dropped.
+                _ = stopped => {}
+            }
+        });
+        // Does not wait for an answer in progress.
+        runtime.shutdown_background();
+    };
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(start)?;
+    Ok(WebServer { _stop: stop })
 }
 
 /// State that all connections share.
@@ -244,7 +257,7 @@ fn health(checked: Result<(), String>) -> Response<Full<Bytes>> {
     response
 }
 
-fn plain(status: StatusCode) -> Response<Full<Bytes>> {
+pub(crate) fn plain(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{status}\n"))));
     *response.status_mut() = status;
     response
