@@ -307,7 +307,20 @@ fn a_pod_is_explained(cluster: &Cluster) {
             "<none>",
         ],
     );
+    let (table, _) = cluster.shown(&["explain", "web", "-o", "wide"]);
+    assert!(
+        row(&table, &["app", "VarmorPolicy prod/web"]).contains(&"tollgate".to_owned()),
+        "{table}"
+    );
+    let (table, _) = cluster.shown(&["status", "web", "-o", "wide"]);
+    assert!(
+        row(&table, &["prod", "web"]).contains(&"tollgate".to_owned()),
+        "{table}"
+    );
+    let data = cluster.data(&["status", "web"]);
+    assert_eq!(data["items"][0]["installation"], "tollgate", "{data}");
     let data = cluster.data(&["explain", "core"]);
+    assert_eq!(data["containers"][1]["installation"], "tollgate", "{data}");
     assert_eq!(data["containers"][1]["rules"][0]["grade"], "none", "{data}");
     assert_eq!(data["mechanism"], "filter");
     let (_, notes) = cluster.shown(&["explain", "wrong"]);
