@@ -14,6 +14,7 @@ mod http;
 mod listen;
 mod posts;
 mod progress;
+mod spawn;
 mod tls;
 mod web;
 
@@ -23,5 +24,6 @@ pub use error::ServeError;
 pub use http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 pub use listen::Address;
 pub use posts::{PostAnswer, PostLimits, PostListener, ReplaceableCertificate};
+pub use spawn::WebServer;
 pub use tls::{ClientCertificates, ServerFiles};
-pub use web::{Page, WebListener, WebServer};
+pub use web::{Page, WebListener};

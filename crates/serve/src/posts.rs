@@ -23,8 +23,9 @@ use tokio::time::timeout;
 use crate::error::ServeError;
 use crate::http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 use crate::listen::{Address, Listener};
+use crate::spawn::{WebServer, spawn};
 use crate::tls::unusable;
-use crate::web::{WebServer, plain, spawn};
+use crate::web::plain;
 
 /// Limits on concurrent connections. API servers are few, and keep theirs.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -174,14 +175,14 @@ impl PostListener {
     }
 }
 
-type Answers = Box<dyn Fn(&str, &[u8]) -> PostAnswer + Send + Sync>;
+type AnswerFn = Box<dyn Fn(&str, &[u8]) -> PostAnswer + Send + Sync>;
 
 struct Shared {
     limits: PostLimits,
     /// One for each body in memory.
     turns: Arc<Semaphore>,
     is_ready: Box<dyn Fn() -> bool + Send + Sync>,
-    answer: Answers,
+    answer: AnswerFn,
 }
 
 async fn answer_to(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Full<Bytes>> {

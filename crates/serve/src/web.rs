@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,12 +10,13 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use rustls::ServerConfig;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::error::ServeError;
 use crate::http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 use crate::listen::{Address, Listener};
+use crate::spawn::{WebServer, spawn};
 use crate::tls::{self, Protocols, ServerFiles};
 
 /// A page of the server.
@@ -149,49 +149,6 @@ impl WebListener {
     }
 }
 
-/// A running server. Dropping it stops the server.
-#[derive(Debug)]
-pub struct WebServer {
-    _stop: oneshot::Sender<()>,
-}
-
-/// Serves on a thread of its own, with so many further ones for what blocks.
-pub(crate) fn spawn<A, F>(
-    name: &str,
-    blocking: usize,
-    server: HttpListener,
-    answer: A,
-) -> Result<WebServer, ServeError>
-where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
-{
-    let start = |source| ServeError::Start { source };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(blocking)
-        .build()
-        .map_err(start)?;
-    let (stop, stopped) = oneshot::channel();
-    let work = move || {
-        runtime.block_on(async move {
-            tokio::select! {
-                // Fails only if the runtime cannot watch the socket; then nobody is served.
-                _ = server.serve(answer) => {}
-                // Also completes when the other end is dropped.
-                _ = stopped => {}
-            }
-        });
-        // Does not wait for an answer in progress.
-        runtime.shutdown_background();
-    };
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
-        .map_err(start)?;
-    Ok(WebServer { _stop: stop })
-}
-
 /// State that all connections share.
 struct SharedSite {
     pages: Arc<[Page]>,
@@ -267,6 +224,7 @@ pub(crate) fn plain(status: StatusCode) -> Response<Full<Bytes>> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
+    use std::thread;
 
     use super::*;
     use crate::tls::ClientCertificates;

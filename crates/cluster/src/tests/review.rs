@@ -174,7 +174,7 @@ fn library(cluster: &Cluster, kind: &str, object: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_no_question_is_an_error_and_a_wrong_one_is_refused_with_the_field() {
+fn what_is_no_question_is_an_error() {
     let object = workload("Deployment", "web", &json!({}), &json!({}));
     let whole = question("Deployment", &object);
     let with = |path: &str, value: Value| {
@@ -210,6 +210,17 @@ fn what_is_no_question_is_an_error_and_a_wrong_one_is_refused_with_the_field() {
     ] {
         assert!(Review::read(bytes).is_err());
     }
+}
+
+#[test]
+fn a_wrong_type_in_a_question_is_refused_with_the_field() {
+    let object = workload("Deployment", "web", &json!({}), &json!({}));
+    let whole = question("Deployment", &object);
+    let with = |path: &str, value: Value| {
+        let mut question = whole.clone();
+        *question.pointer_mut(path).unwrap() = value;
+        Review::read(question.to_string().as_bytes())
+    };
     let mut admission = Admission::new("guard");
     let own = json!({ "kind": "Deployment", "selector": {} });
     admission.apply(Scope::Namespace, &stored("VarmorPolicy", "all", own));
