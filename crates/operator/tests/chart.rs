@@ -187,6 +187,14 @@ fn helm_makes_the_objects_that_are_printed_and_refuses_what_it_cannot_follow() {
             "{value}: {problem}"
         );
     }
+}
+
+#[test]
+fn helm_puts_values_into_pods_and_says_which_have_no_effect() {
+    let folder = tempfile::tempdir().expect("there are temporary folders");
+    let folder = folder.path();
+    let template = &["template", "t"];
+    manifests::write_chart(folder, &installation(true)).expect("it can be written");
     let values = [
         "manager.replicaCount=3",
         "agent.tolerations=[{\"key\":\"gpu\",\"operator\":\"Exists\"}]",

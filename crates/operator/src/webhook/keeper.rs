@@ -20,7 +20,7 @@ pub(super) enum KeeperError {
     #[error("cannot make a certificate for the webhook")]
     Make(#[from] rcgen::Error),
     #[error("cannot use the certificate of the Secret {WEBHOOK}")]
-    Use(#[from] ServeError),
+    Present(#[from] ServeError),
 }
 
 pub(super) struct Keeper {

@@ -130,22 +130,9 @@ pub(crate) fn start(
         },
         presented: None,
     };
-    let of_leader = Arc::clone(metrics);
+    let (of_leader, check) = (Arc::clone(metrics), settings.check);
     spawn("webhook-certificates", move || {
-        let mut said = String::new();
-        loop {
-            let is_leader = of_leader.leader.load(Ordering::Relaxed) == 1;
-            let problem = match keeper.round(is_leader, &certificate) {
-                Ok(()) => String::new(),
-                Err(error) => crate::error_text::chain_of(&error),
-            };
-            if problem != said && !problem.is_empty() {
-                Metrics::add(&of_leader.errors);
-                say(problem.clone());
-            }
-            said = problem;
-            thread::sleep(settings.check);
-        }
+        keep(&mut keeper, &certificate, &of_leader, check, say);
     })?;
     let (namespace, metrics) = (namespace.to_owned(), Arc::clone(metrics));
     let ready = Arc::clone(&known);
@@ -165,6 +152,30 @@ pub(crate) fn start(
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), WebhookError> {
     let thread = thread::Builder::new().name(name.to_owned());
     thread.spawn(work).map(drop).map_err(WebhookError::Start)
+}
+
+/// Looks at the certificates again and again. Each problem is said once.
+fn keep(
+    keeper: &mut Keeper,
+    certificate: &ReplaceableCertificate,
+    metrics: &Metrics,
+    check: Duration,
+    say: impl Fn(String),
+) {
+    let mut said = String::new();
+    loop {
+        let is_leader = metrics.leader.load(Ordering::Relaxed) == 1;
+        let problem = match keeper.round(is_leader, certificate) {
+            Ok(()) => String::new(),
+            Err(error) => crate::error_text::chain_of(&error),
+        };
+        if problem != said && !problem.is_empty() {
+            Metrics::add(&metrics.errors);
+            say(problem.clone());
+        }
+        said = problem;
+        thread::sleep(check);
+    }
 }
 
 /// Follows the policies of a scope.
