@@ -255,14 +255,10 @@ fn on_node(
     Ok(keys.into_iter().map(note).collect())
 }
 
-fn shown(explained: &Explained) -> Shown {
-    let by = match explained.mechanism {
-        Mechanism::Filter => "seccomp filter of the container runtime",
-        Mechanism::Runtime => "tollgate runtime",
-    };
-    let (namespace, name) = (&explained.pod.namespace, &explained.pod.name);
-    let mut overview = Table {
-        title: format!("Pod {namespace}/{name}, confined by {by}"),
+/// The table of containers, without rows.
+fn overview(title: String) -> Table {
+    Table {
+        title,
         columns: columns(&[
             "CONTAINER",
             "POLICY",
@@ -272,7 +268,16 @@ fn shown(explained: &Explained) -> Shown {
             "+INSTALLATION",
         ]),
         ..Table::default()
+    }
+}
+
+fn shown(explained: &Explained) -> Shown {
+    let by = match explained.mechanism {
+        Mechanism::Filter => "seccomp filter of the container runtime",
+        Mechanism::Runtime => "tollgate runtime",
     };
+    let (namespace, name) = (&explained.pod.namespace, &explained.pod.name);
+    let mut overview = overview(format!("Pod {namespace}/{name}, confined by {by}"));
     let mut rules = Table {
         columns: columns(&[
             "CONTAINER",
