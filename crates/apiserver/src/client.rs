@@ -9,14 +9,19 @@ use ureq::http::{Request, Response};
 use ureq::{Agent, Body};
 
 use crate::access::{Access, AccessError, Credential};
+use crate::page::read_page;
 use crate::resource::Resource;
 
 /// How long a request that is no watch may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a page of a list may take. It is read as fast as its reader takes objects, which may have other work.
+const LIST: Duration = Duration::from_secs(120);
 /// How long a connection may be made.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How much longer than the server the client waits for the end of a watch.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Length in bytes of each of the two buffers of a connection. An operator keeps ten connections, most of which are silent.
+const BUFFER: usize = 16 << 10;
 /// Maximum length in bytes of an answer. A page of 500 objects that are as large as etcd takes them has 750 MB; a page
 /// of large objects in practice has some 10 MB.
 const MAX_ANSWER: u64 = 256 << 20;
@@ -99,6 +104,8 @@ impl Client {
             .proxy(None)
             .user_agent(format!("tollgate/{}", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT))
+            .input_buffer_size(BUFFER)
+            .output_buffer_size(BUFFER)
             .tls_config(access.tls()?);
         Ok(Self {
             agent: Agent::new_with_config(config.build()),
@@ -284,7 +291,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If a page cannot be had. Objects of the pages before were given already.
+    /// If a page cannot be had. Objects before the failure were given already.
     pub fn list(
         &self,
         resource: &Resource,
@@ -300,19 +307,16 @@ impl Client {
             let request = Request::builder()
                 .method("GET")
                 .header("accept", accept(resource, "List"));
-            let mut page = self.json(request, &path, None)?;
-            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
-                items.into_iter().for_each(&mut each);
-            }
-            let text = |key: &str| {
-                page["metadata"][key]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned()
-            };
-            token = text("continue");
+            let response = self.send(request, &path, None, LIST)?;
+            let body = response.into_body().into_with_config().limit(MAX_ANSWER);
+            let end = read_page(BufReader::new(body.reader()), &mut each);
+            let end = end.map_err(|error| ApiError::Answer {
+                path,
+                problem: error.to_string(),
+            })?;
+            token = end.token;
             if token.is_empty() {
-                return Ok(text("resourceVersion"));
+                return Ok(end.version);
             }
         }
     }

@@ -8,6 +8,7 @@ mod apply;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,9 +43,15 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// Held from the look at an object to its change: no other change is lost.
+    turn: Mutex<()>,
 }
 
 impl Shared {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,11 +100,13 @@ impl FakeApiserver {
 
     /// Puts an object, as another client would. `path` is that of the object.
     pub fn put(&self, path: &str, object: Value) {
+        let _turn = self.shared.turn();
         write(&self.shared, path, object);
     }
 
     /// Deletes an object, as another client would.
     pub fn remove(&self, path: &str) {
+        let _turn = self.shared.turn();
         delete(&self.shared, path);
     }
 
@@ -206,6 +215,7 @@ struct Request {
 
 /// Answers the requests of a connection.
 fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some(request) = read(&mut reader)? {
@@ -274,10 +284,11 @@ fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
 fn answer(stream: &mut TcpStream, code: u16, body: &Value) -> io::Result<()> {
     let body = body.to_string();
     let length = body.len();
-    write!(
-        stream,
+    let answer = format!(
         "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
+    );
+    // In one piece: the parts of one that is sent in several wait for each other.
+    stream.write_all(answer.as_bytes())
 }
 
 fn refusal(code: u16, reason: &str) -> (u16, Value) {
@@ -288,6 +299,7 @@ fn refusal(code: u16, reason: &str) -> (u16, Value) {
 }
 
 fn respond(request: &Request, shared: &Shared) -> (u16, Value) {
+    let _turn = (request.method != "GET").then(|| shared.turn());
     let path = request.path.as_str();
     let old = shared.state().objects.get(path).cloned();
     let name = || {
@@ -397,11 +409,17 @@ fn list(request: &Request, shared: &Shared) -> (u16, Value) {
         .get("continue")
         .map(|token| token.replace("%2F", "/"))
         .unwrap_or_default();
-    let all = state
-        .objects
-        .iter()
-        .filter(|(path, _)| is_below(path, &request.path));
-    let mut rest = all.filter(|(path, _)| **path > after).peekable();
+    // Objects of the kind in namespaces have this in common with the list.
+    let (root, _) = request.path.rsplit_once('/').unwrap_or_default();
+    let begin = match after.as_str() {
+        "" => Bound::Included(root.to_owned()),
+        after => Bound::Excluded(after.to_owned()),
+    };
+    let near = state.objects.range((begin, Bound::Unbounded));
+    let near = near.take_while(|(path, _)| path.starts_with(root));
+    let mut rest = near
+        .filter(|(path, _)| is_below(path, &request.path))
+        .peekable();
     let mut page = Vec::new();
     let mut last = String::new();
     while page.len() < limit {
@@ -441,10 +459,13 @@ fn watch(mut stream: TcpStream, request: &Request, shared: &Shared) -> io::Resul
             let (_, status) = refusal(410, "Expired");
             return writeln!(stream, "{}", json!({ "type": "ERROR", "object": status }));
         }
-        let new = state
+        // They are in the order of their versions.
+        let first = state
             .events
+            .partition_point(|(version, ..)| *version <= seen);
+        let new = state.events[first..]
             .iter()
-            .filter(|(version, path, ..)| *version > seen && is_below(path, &request.path));
+            .filter(|(_, path, ..)| is_below(path, &request.path));
         let lines: Vec<Value> = new
             .map(|(.., kind, object)| json!({ "type": kind, "object": object }))
             .collect();
@@ -460,9 +481,8 @@ fn watch(mut stream: TcpStream, request: &Request, shared: &Shared) -> io::Resul
             continue;
         }
         drop(state);
-        for line in lines {
-            writeln!(stream, "{line}")?;
-        }
+        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        stream.write_all(lines.as_bytes())?;
         if left.is_zero() {
             let bookmark = json!({ "metadata": { "resourceVersion": seen.to_string() } });
             return writeln!(

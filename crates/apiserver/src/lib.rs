@@ -23,6 +23,7 @@ mod client;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod kubeconfig;
+mod page;
 #[cfg(feature = "testing")]
 pub mod real;
 mod resource;

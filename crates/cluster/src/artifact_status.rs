@@ -111,7 +111,7 @@ impl Cluster {
             }
         }
         for (labels, detecting) in self.nodes.detecting() {
-            if selector.is_none_or(|selector| selector.matches(labels)) {
+            if selector.is_none_or(|selector| selector.matches_by(|key| labels.value(key))) {
                 sum.add(id, generation, &detecting);
             }
         }

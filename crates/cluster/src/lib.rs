@@ -24,6 +24,7 @@
 //! assert!(!status.ready);
 //! ```
 
+mod admission;
 mod artifact_status;
 pub mod artifacts;
 mod claim;
@@ -35,7 +36,9 @@ mod models;
 mod node;
 mod profile;
 mod restart;
+mod review;
 mod rollout;
+mod shared;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -47,6 +50,7 @@ use kinds::{ObjectKey, PolicyObject, Scope};
 
 pub use kinds::annotations::{FINALIZER, INSTALLATION};
 
+pub use admission::Admission;
 pub use claim::{PolicyClaim, Rival, inactive_condition};
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
@@ -54,6 +58,8 @@ pub use models::DesiredModel;
 pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
 pub use restart::{Patch, Progress, RESTARTED_KINDS, Restart, RestartState, Step, undo_restart};
+pub use review::{Decision, Review, ReviewError};
+pub use rollout::is_rolling;
 pub use status::{CONDITIONS, keep_condition_times, keep_times};
 
 use artifact_status::StoredArtifact;
@@ -122,6 +128,8 @@ pub struct Cluster {
     synced: BTreeSet<ObjectKind>,
     /// Policies whose profile or status may have changed.
     changes: BTreeSet<PolicyId>,
+    /// Besides, those of all policies may have changed. Each node that comes changes all: they are named once a round.
+    all_changed: bool,
     /// Rulesfiles and Configs whose status may have changed.
     changed_artifacts: BTreeSet<ArtifactId>,
 }
@@ -146,6 +154,7 @@ impl Cluster {
             models: Models::default(),
             synced: BTreeSet::new(),
             changes: BTreeSet::new(),
+            all_changed: false,
             changed_artifacts: BTreeSet::new(),
         }
     }
@@ -192,7 +201,7 @@ impl Cluster {
                 }
             }
             Event::Silent { node, since } => {
-                if self.nodes.silent(&node, since) {
+                if self.nodes.silent(&node, &since) {
                     self.touch_all();
                 }
             }
@@ -220,6 +229,9 @@ impl Cluster {
 
     /// Takes the policies whose profile or status may have changed since the last call.
     pub fn take_changes(&mut self) -> BTreeSet<PolicyId> {
+        if std::mem::take(&mut self.all_changed) {
+            self.changes.extend(self.policies.keys().cloned());
+        }
         std::mem::take(&mut self.changes)
     }
 
@@ -421,7 +433,8 @@ impl Cluster {
         for key in self.models.take_report(report) {
             self.touch_profile(&key);
         }
-        let detection = report.status.as_ref().map(|status| &status.detection);
+        let status = report.status.as_ref();
+        let detection = status.map(|status| status.detection.as_ref());
         if self.nodes.detection(&report.metadata.name) != detection {
             self.touch_artifacts();
         }
@@ -462,6 +475,6 @@ impl Cluster {
 
     fn touch_all(&mut self) {
         self.touch_artifacts();
-        self.changes.extend(self.policies.keys().cloned());
+        self.all_changed = true;
     }
 }

@@ -12,7 +12,7 @@ use crate::{Cluster, PolicyClaim, PolicyId};
 const OPT_OUT: &str = "tollgate.dev/opt-out";
 
 /// Value of the mark of a policy, as admission writes it.
-const TARGET: &str = "target";
+pub(crate) const TARGET: &str = "target";
 
 /// A workload that is created or changed.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ pub(crate) fn is_for(id: &PolicyId, policy: &PolicyObject, workload: Workload<'_
     is_near && target.kind == workload.kind && is_selected
 }
 
-fn texts(value: &Value) -> BTreeMap<String, String> {
+pub(crate) fn texts(value: &Value) -> BTreeMap<String, String> {
     let pairs = value.as_object().into_iter().flatten();
     let texts = pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     texts.collect()

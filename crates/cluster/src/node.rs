@@ -1,14 +1,16 @@
 //! Nodes, and what they report.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kinds::{
     ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, DetectionState, Meta, Node, NodeReport,
-    ObjectKey, OwnerReference, ProfileState, Scope,
+    NodeReportStatus, ObjectKey, OwnerReference, ProfileState, Scope,
 };
 
 use crate::INSTALLATION;
 use crate::profile::NOTES;
+use crate::shared::SharedValues;
 
 /// An ArmorProfile as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,26 +106,56 @@ fn owner(metadata: &Meta) -> Option<&OwnerReference> {
 }
 
 /// All nodes. A report whose node is not known is kept, because events of different objects may come in any order.
+///
+/// There may be tens of thousands. Of each is kept what status needs, and what many have in common is kept once.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    /// Boot id by name.
-    boots: BTreeMap<String, String>,
-    /// Labels by name.
-    labels: BTreeMap<String, BTreeMap<String, String>>,
-    reports: BTreeMap<String, Report>,
-    /// `renewTime` of the last report that was too old, by node.
-    silences: BTreeMap<String, String>,
+    /// By name.
+    entries: BTreeMap<Box<str>, Entry>,
+    /// Number of entries that have a node.
+    count: u64,
+    texts: SharedValues<str>,
+    states: SharedValues<ProfileState>,
+    detections: SharedValues<DetectionState>,
+}
+
+/// What is known under the name of a node. At least one of its fields is set.
+#[derive(Debug, Default)]
+struct Entry {
+    node: Option<KnownNode>,
+    report: Option<Report>,
+    /// `renewTime` of the last report that was too old.
+    silence: Option<Box<str>>,
+}
+
+/// A node that exists.
+#[derive(Debug, PartialEq, Eq)]
+struct KnownNode {
+    boot: Arc<str>,
+    labels: NodeLabels,
+}
+
+/// Labels of a node, in the order of their keys.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NodeLabels(Box<[(Arc<str>, Arc<str>)]>);
+
+impl NodeLabels {
+    /// The value of a label.
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+        let found = self.0.binary_search_by(|(known, _)| (**known).cmp(key));
+        found.ok().map(|index| &*self.0[index].1)
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Report {
-    boot_id: String,
-    renew_time: String,
+    boot_id: Arc<str>,
+    renew_time: Box<str>,
     /// Resource version up to which profiles were seen; `None` if the report has no number there.
     observed: Option<u64>,
     /// In the order of their keys.
-    profiles: Vec<(ObjectKey, ProfileState)>,
-    detection: Option<DetectionState>,
+    profiles: Box<[Arc<ProfileState>]>,
+    detection: Option<Arc<DetectionState>>,
 }
 
 /// What is known about detection on a node.
@@ -139,8 +171,62 @@ pub(crate) enum Detecting<'n> {
 
 impl Report {
     fn profile(&self, key: &ObjectKey) -> Option<&ProfileState> {
-        let found = self.profiles.binary_search_by(|(known, _)| known.cmp(key));
-        found.ok().map(|index| &self.profiles[index].1)
+        self.shared_profile((&key.namespace, &key.name))
+            .map(|state| &**state)
+    }
+
+    fn shared_profile(&self, key: (&str, &str)) -> Option<&Arc<ProfileState>> {
+        let found = self.profiles.binary_search_by(|one| key_of(one).cmp(&key));
+        found.ok().map(|index| &self.profiles[index])
+    }
+}
+
+impl Entry {
+    /// Returns true if the report is not too old.
+    fn is_fresh(&self, report: &Report) -> bool {
+        // Times of the same node in RFC 3339 are in the order of their texts.
+        let silent = self.silence.as_ref();
+        silent.is_none_or(|since| report.renew_time > *since)
+    }
+
+    /// The current report of a node, or why there is none.
+    fn current(&self, node: &KnownNode) -> Result<&Report, &'static str> {
+        let report = self.report.as_ref().ok_or("there is no report")?;
+        if report.boot_id != node.boot {
+            return Err("the report is about an earlier boot");
+        }
+        if !self.is_fresh(report) {
+            return Err("the agent has stopped to report");
+        }
+        Ok(report)
+    }
+
+    fn state(&self, node: &KnownNode, key: &ObjectKey, profile: &StoredProfile) -> NodeState<'_> {
+        let report = match self.current(node) {
+            Ok(report) => report,
+            Err(cause) => return NodeState::Unknown(cause),
+        };
+        let Some(observed) = report.observed else {
+            return NodeState::Unknown("the report does not say what the agent has seen");
+        };
+        if observed < profile.version {
+            return NodeState::Unknown("the agent has not seen the profile yet");
+        }
+        let Some(state) = report.profile(key) else {
+            return NodeState::Idle;
+        };
+        if let Some(cause) = &state.failure {
+            return NodeState::Failed(state, cause);
+        }
+        if state.hash != profile.spec.profile.hash {
+            return NodeState::Unknown("the agent enforces an earlier profile");
+        }
+        let counted = [state.enforced, state.late, state.unprotected];
+        let counted = counted.into_iter().try_fold(0_u64, u64::checked_add);
+        match counted == Some(state.containers) {
+            true => NodeState::Ready(state),
+            false => NodeState::Unknown("the numbers in the report do not add up"),
+        }
     }
 }
 
@@ -172,129 +258,147 @@ pub enum NodeState<'n> {
 impl Nodes {
     /// Adds a node; true if anything changes.
     pub(crate) fn add(&mut self, node: &Node) -> bool {
-        let boot = node.status.node_info.boot_id.clone();
-        let name = &node.metadata.name;
-        let labels = node.metadata.labels.clone();
-        let before = self.labels.insert(name.clone(), labels.clone());
-        let old = self.boots.insert(name.clone(), boot.clone());
-        old != Some(boot) || before != Some(labels)
+        let labels = node.metadata.labels.iter();
+        let labels = labels.map(|(key, value)| (self.texts.share(key), self.texts.share(value)));
+        let known = KnownNode {
+            labels: NodeLabels(labels.collect()),
+            boot: self.texts.share(&node.status.node_info.boot_id),
+        };
+        let entry = self.entry(&node.metadata.name);
+        let is_changed = entry.node.as_ref() != Some(&known);
+        let before = entry.node.replace(known);
+        self.count += u64::from(before.is_none());
+        is_changed
     }
 
     /// Removes a node; true if it was known. Its silence goes with it: the name may come back with another machine.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
-        self.silences.remove(name);
-        self.labels.remove(name);
-        self.boots.remove(name).is_some()
+        let Some(entry) = self.entries.get_mut(name) else {
+            return false;
+        };
+        entry.silence = None;
+        let was_known = entry.node.take().is_some();
+        if entry.report.is_none() {
+            self.entries.remove(name);
+        }
+        self.count -= u64::from(was_known);
+        was_known
     }
 
     pub(crate) fn remove_report(&mut self, name: &str) -> bool {
-        self.reports.remove(name).is_some()
+        let Some(entry) = self.entries.get_mut(name) else {
+            return false;
+        };
+        let was_known = entry.report.take().is_some();
+        if entry.node.is_none() && entry.silence.is_none() {
+            self.entries.remove(name);
+        }
+        was_known
+    }
+
+    fn entry(&mut self, name: &str) -> &mut Entry {
+        if !self.entries.contains_key(name) {
+            self.entries.insert(name.into(), Entry::default());
+        }
+        self.entries.get_mut(name).expect("it was inserted")
     }
 
     /// Notes that the report of `since` is too old; true if that is the current one.
-    pub(crate) fn silent(&mut self, name: &str, since: String) -> bool {
-        let before = self.silences.get(name);
-        if before.is_some_and(|before| *before >= since) {
+    pub(crate) fn silent(&mut self, name: &str, since: &str) -> bool {
+        let entry = self.entry(name);
+        let before = entry.silence.as_deref();
+        if before.is_some_and(|before| before >= since) {
             return false;
         }
-        self.silences.insert(name.to_owned(), since);
-        self.reports
-            .get(name)
-            .is_some_and(|report| !self.is_fresh(name, report))
+        entry.silence = Some(since.into());
+        let report = entry.report.as_ref();
+        report.is_some_and(|report| !entry.is_fresh(report))
     }
 
     pub(crate) fn add_report(&mut self, report: &NodeReport) -> Touched {
         let name = &report.metadata.name;
         let Some(status) = &report.status else {
-            return match self.reports.remove(name) {
-                Some(_) => Touched::Everything,
-                None => nothing(),
+            return match self.remove_report(name) {
+                true => Touched::Everything,
+                false => nothing(),
             };
         };
-        let mut profiles: Vec<_> = status.profiles.iter().map(keyed).collect();
-        profiles.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let new = Report {
-            boot_id: status.boot_id.clone(),
-            renew_time: status.renew_time.clone(),
-            observed: status.observed_version.parse().ok(),
-            profiles,
-            detection: status.detection.clone(),
-        };
-        let is_fresh = self.is_fresh(name, &new);
-        let old = self.reports.remove(name);
-        let touched = match &old {
-            Some(old) if self.is_fresh(name, old) == is_fresh && old.boot_id == new.boot_id => {
+        let new = self.shared(status);
+        let entry = self.entry(name);
+        let is_fresh = entry.is_fresh(&new);
+        let touched = match &entry.report {
+            Some(old) if entry.is_fresh(old) == is_fresh && old.boot_id == new.boot_id => {
                 difference(old, &new)
             }
             _ => Touched::Everything,
         };
-        self.reports.insert(name.clone(), new);
+        entry.report = Some(new);
         touched
     }
 
-    fn is_fresh(&self, name: &str, report: &Report) -> bool {
-        // Times of the same node in RFC 3339 are in the order of their texts.
-        let silent = self.silences.get(name);
-        silent.is_none_or(|since| report.renew_time > *since)
+    /// What is kept of a report.
+    fn shared(&mut self, status: &NodeReportStatus) -> Report {
+        let states = status.profiles.iter();
+        let mut profiles: Box<[_]> = states.map(|state| self.states.share(state)).collect();
+        profiles.sort_by(|one, other| key_of(one).cmp(&key_of(other)));
+        let detection = status.detection.as_ref();
+        Report {
+            boot_id: self.texts.share(&status.boot_id),
+            renew_time: status.renew_time.as_str().into(),
+            observed: status.observed_version.parse().ok(),
+            profiles,
+            detection: detection.map(|detection| self.detections.share(detection)),
+        }
+    }
+
+    /// The nodes that exist, each with its name and entry.
+    fn known(&self) -> impl Iterator<Item = (&str, &KnownNode, &Entry)> {
+        let all = self.entries.iter();
+        all.filter_map(|(name, entry)| Some((&**name, entry.node.as_ref()?, entry)))
     }
 
     /// Returns true if every node has reported, and has seen profiles up to this version.
     pub(crate) fn have_seen(&self, version: u64) -> bool {
-        self.boots.iter().all(|(name, boot)| {
-            let report = self.reports.get(name);
-            report.is_some_and(|report| {
-                report.boot_id == *boot
-                    && self.is_fresh(name, report)
-                    && report.observed.is_some_and(|observed| observed >= version)
-            })
+        self.known().all(|(_, node, entry)| {
+            let report = entry.current(node).ok();
+            let observed = report.and_then(|report| report.observed);
+            observed.is_some_and(|observed| observed >= version)
         })
     }
 
     /// What the last report of a node says about detection; `None` if there is no report.
-    pub(crate) fn detection(&self, name: &str) -> Option<&Option<DetectionState>> {
-        self.reports.get(name).map(|report| &report.detection)
+    pub(crate) fn detection(&self, name: &str) -> Option<Option<&DetectionState>> {
+        let report = self.entries.get(name)?.report.as_ref()?;
+        Some(report.detection.as_deref())
     }
 
     /// What is known about detection on each node, with the labels of the node.
-    pub(crate) fn detecting(
-        &self,
-    ) -> impl Iterator<Item = (&BTreeMap<String, String>, Detecting<'_>)> {
-        self.boots.iter().map(|(name, boot)| {
-            let detecting = match self.report(name, boot) {
+    pub(crate) fn detecting(&self) -> impl Iterator<Item = (&NodeLabels, Detecting<'_>)> {
+        self.known().map(|(_, node, entry)| {
+            let detecting = match entry.current(node) {
                 Err(cause) => Detecting::Unknown(cause),
                 Ok(report) => match &report.detection {
                     None => Detecting::Off,
                     Some(state) => Detecting::Known(state),
                 },
             };
-            (&self.labels[name], detecting)
+            (&node.labels, detecting)
         })
-    }
-
-    /// The current report of a node, or why there is none.
-    fn report(&self, name: &str, boot: &str) -> Result<&Report, &'static str> {
-        let report = self.reports.get(name).ok_or("there is no report")?;
-        if report.boot_id != boot {
-            return Err("the report is about an earlier boot");
-        }
-        if !self.is_fresh(name, report) {
-            return Err("the agent has stopped to report");
-        }
-        Ok(report)
     }
 
     /// Returns true if the node exists.
     pub(crate) fn is_known(&self, name: &str) -> bool {
-        self.boots.contains_key(name)
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.node.is_some())
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.boots.keys().map(String::as_str)
+        self.known().map(|(name, ..)| name)
     }
 
     /// Number of nodes.
     pub(crate) fn count(&self) -> u64 {
-        self.boots.len() as u64
+        self.count
     }
 
     /// What is known about a profile on each node.
@@ -303,51 +407,13 @@ impl Nodes {
         key: &'n ObjectKey,
         profile: &'n StoredProfile,
     ) -> impl Iterator<Item = (&'n str, NodeState<'n>)> {
-        let nodes = self.boots.iter();
-        nodes.map(move |(name, boot)| (name.as_str(), self.state(name, boot, key, profile)))
-    }
-
-    fn state<'n>(
-        &'n self,
-        name: &str,
-        boot: &str,
-        key: &ObjectKey,
-        profile: &StoredProfile,
-    ) -> NodeState<'n> {
-        let report = match self.report(name, boot) {
-            Ok(report) => report,
-            Err(cause) => return NodeState::Unknown(cause),
-        };
-        let Some(observed) = report.observed else {
-            return NodeState::Unknown("the report does not say what the agent has seen");
-        };
-        if observed < profile.version {
-            return NodeState::Unknown("the agent has not seen the profile yet");
-        }
-        let Some(state) = report.profile(key) else {
-            return NodeState::Idle;
-        };
-        if let Some(cause) = &state.failure {
-            return NodeState::Failed(state, cause);
-        }
-        if state.hash != profile.spec.profile.hash {
-            return NodeState::Unknown("the agent enforces an earlier profile");
-        }
-        let counted = [state.enforced, state.late, state.unprotected];
-        let counted = counted.into_iter().try_fold(0_u64, u64::checked_add);
-        match counted == Some(state.containers) {
-            true => NodeState::Ready(state),
-            false => NodeState::Unknown("the numbers in the report do not add up"),
-        }
+        self.known()
+            .map(move |(name, node, entry)| (name, entry.state(node, key, profile)))
     }
 }
 
-fn keyed(state: &ProfileState) -> (ObjectKey, ProfileState) {
-    let key = ObjectKey {
-        namespace: state.namespace.clone(),
-        name: state.name.clone(),
-    };
-    (key, state.clone())
+fn key_of(state: &ProfileState) -> (&str, &str) {
+    (&state.namespace, &state.name)
 }
 
 fn nothing() -> Touched {
@@ -364,9 +430,20 @@ fn difference(old: &Report, new: &Report) -> Touched {
         (Some(old), Some(new)) => Some((old.min(new), old.max(new))),
         _ => return Touched::Everything,
     };
+    // Equal states are one.
+    let lacks = |report: &Report, state: &Arc<ProfileState>| {
+        let known = report.shared_profile(key_of(state));
+        !known.is_some_and(|known| Arc::ptr_eq(known, state))
+    };
     let (of_old, of_new) = (old.profiles.iter(), new.profiles.iter());
-    let gone = of_old.filter(|(key, state)| new.profile(key) != Some(state));
-    let come = of_new.filter(|(key, state)| old.profile(key) != Some(state));
-    let keys = gone.chain(come).map(|(key, _)| key.clone()).collect();
-    Touched::Profiles { keys, versions }
+    let gone = of_old.filter(|state| lacks(new, state));
+    let come = of_new.filter(|state| lacks(old, state));
+    let keys = gone.chain(come).map(|state| ObjectKey {
+        namespace: state.namespace.clone(),
+        name: state.name.clone(),
+    });
+    Touched::Profiles {
+        keys: keys.collect(),
+        versions,
+    }
 }

@@ -12,6 +12,12 @@ pub(crate) enum Rollout {
     NotRolled(&'static str),
 }
 
+/// Returns true if a workload replaces its pods, or cannot: what is to be done after that waits.
+#[must_use]
+pub fn is_rolling(kind: &str, workload: &Value) -> bool {
+    matches!(rollout(kind, workload), Rollout::Running | Rollout::Stalled)
+}
+
 /// How far a workload of a kind is.
 pub(crate) fn rollout(kind: &str, workload: &Value) -> Rollout {
     let (spec, status) = (&workload["spec"], &workload["status"]);

@@ -34,29 +34,44 @@ pub(crate) fn condition(
     }
 }
 
+/// What stands before the reason why a node is unknown.
+const UNKNOWN: &str = "node unknown: ";
+/// What stands before the reason why a node has failed.
+const FAILED: &str = "node failed: ";
+
 /// Everything that nodes say about a profile.
 #[derive(Default)]
-struct Sum {
+struct Sum<'n> {
     coverage: Coverage,
     /// Nodes that know the profile.
     known: u64,
     failed: Vec<NodeCondition>,
     failures: u64,
-    reasons: BTreeMap<String, u64>,
+    /// How often each reason was given, by what is written before it and its text.
+    reasons: BTreeMap<(&'static str, &'n str), u64>,
 }
 
 impl Cluster {
     /// The status of a policy, without times: [`keep_times`] adds them. `None` if there is no such policy.
     #[must_use]
     pub fn status(&self, id: &PolicyId) -> Option<PolicyStatus> {
+        self.status_with(id, &self.profile(id))
+    }
+
+    /// Like [`Cluster::status`], for a caller that has the [`profile`](Cluster::profile) of the policy: it takes time to make.
+    #[must_use]
+    pub fn status_with(
+        &self,
+        id: &PolicyId,
+        profile: &Result<DesiredProfile, ProfileError>,
+    ) -> Option<PolicyStatus> {
         let policy = self.policies.get(id)?;
         let key = self.profile_key(id);
-        let profile = self.profile(id);
         let sum = key
             .as_ref()
             .map_or_else(|_| Sum::default(), |key| self.sum(key));
-        let (ready, phase) = self.ready(&profile, key.as_ref().ok(), &sum);
-        let updated = self.updated(policy, &profile, key.as_ref().ok());
+        let (ready, phase) = self.ready(profile, key.as_ref().ok(), &sum);
+        let updated = self.updated(policy, profile, key.as_ref().ok());
         let created = match key.as_ref().is_ok_and(|key| self.stored.contains_key(key)) {
             true => condition("Created", ConditionStatus::True, "Created", String::new()),
             false => condition(
@@ -67,7 +82,7 @@ impl Cluster {
             ),
         };
         Some(PolicyStatus {
-            profile_name: key.map(|key| key.name).unwrap_or_default(),
+            profile_name: key.as_ref().map(|key| key.name.clone()).unwrap_or_default(),
             ready: ready.status == ConditionStatus::True,
             phase: Some(phase),
             conditions: [
@@ -99,18 +114,18 @@ impl Cluster {
         })
     }
 
-    /// The status of the ArmorProfile of a policy, if it differs from what the API server has.
+    /// The status of the ArmorProfile of a policy, whose profile is to be this one, if it differs from what the API server has.
     #[must_use]
     pub fn profile_status_to_write(
         &self,
         id: &PolicyId,
+        profile: &Result<DesiredProfile, ProfileError>,
     ) -> Option<(ObjectKey, ArmorProfileStatus)> {
         let key = self.profile_key(id).ok()?;
         let stored = self.stored.get(&key)?;
         let status = self.profile_status(&key)?;
         // The profile may be another policy's, or another installation's.
-        let is_own = self.profile(id).is_ok();
-        (is_own && stored.status.as_ref() != Some(&status)).then_some((key, status))
+        (profile.is_ok() && stored.status.as_ref() != Some(&status)).then_some((key, status))
     }
 
     /// The condition Ready, and the phase.
@@ -118,7 +133,7 @@ impl Cluster {
         &self,
         profile: &Result<DesiredProfile, ProfileError>,
         key: Option<&ObjectKey>,
-        sum: &Sum,
+        sum: &Sum<'_>,
     ) -> (Condition, Phase) {
         let profile = match profile {
             Ok(profile) => profile,
@@ -192,7 +207,7 @@ impl Cluster {
     }
 
     /// Adds up what all nodes say about a profile.
-    fn sum(&self, key: &ObjectKey) -> Sum {
+    fn sum<'n>(&'n self, key: &'n ObjectKey) -> Sum<'n> {
         let mut sum = Sum::default();
         let Some(stored) = self.stored.get(key) else {
             return sum;
@@ -200,8 +215,10 @@ impl Cluster {
         for (node, state) in self.nodes.states(key, stored) {
             sum.add(node, &state);
         }
-        let mut reasons: Vec<(String, u64)> =
-            std::mem::take(&mut sum.reasons).into_iter().collect();
+        let reasons = sum.reasons.iter();
+        let mut reasons: Vec<(String, u64)> = reasons
+            .map(|((before, reason), count)| (format!("{before}{reason}"), *count))
+            .collect();
         // The most frequent first; reasons of equal frequency by their texts.
         reasons
             .sort_by(|(one, of_one), (other, of_other)| of_other.cmp(of_one).then(one.cmp(other)));
@@ -236,7 +253,7 @@ fn of_error(error: &ProfileError) -> (Condition, Phase) {
 }
 
 /// The condition Ready of a policy whose profile is written.
-fn of_nodes(sum: &Sum) -> (Condition, Phase) {
+fn of_nodes(sum: &Sum<'_>) -> (Condition, Phase) {
     let Coverage {
         containers,
         late,
@@ -266,8 +283,8 @@ fn of_nodes(sum: &Sum) -> (Condition, Phase) {
     (ready, Phase::Protecting)
 }
 
-impl Sum {
-    fn add(&mut self, node: &str, state: &NodeState<'_>) {
+impl<'n> Sum<'n> {
+    fn add(&mut self, node: &str, state: &NodeState<'n>) {
         let coverage = &mut self.coverage;
         coverage.nodes += 1;
         let state = match state {
@@ -277,10 +294,7 @@ impl Sum {
             }
             NodeState::Unknown(cause) => {
                 coverage.unknown_nodes += 1;
-                *self
-                    .reasons
-                    .entry(format!("node unknown: {cause}"))
-                    .or_default() += 1;
+                *self.reasons.entry((UNKNOWN, cause)).or_default() += 1;
                 return;
             }
             NodeState::Ready(state) => {
@@ -289,10 +303,7 @@ impl Sum {
             }
             NodeState::Failed(state, cause) => {
                 self.failures += 1;
-                *self
-                    .reasons
-                    .entry(format!("node failed: {cause}"))
-                    .or_default() += 1;
+                *self.reasons.entry((FAILED, cause)).or_default() += 1;
                 if self.failed.len() < MAX_LISTED {
                     self.failed.push(NodeCondition {
                         kind: "Ready".to_owned(),
@@ -314,7 +325,7 @@ impl Sum {
             *total = total.saturating_add(part);
         }
         for reason in &state.reasons {
-            *self.reasons.entry(reason.clone()).or_default() += 1;
+            *self.reasons.entry(("", reason)).or_default() += 1;
         }
     }
 }

@@ -8,6 +8,7 @@ mod models;
 mod order;
 mod release;
 mod restart;
+mod review;
 mod status;
 
 use kinds::{ConditionStatus, NodeReport, ObjectKey, Phase, PolicyStatus, Scope};

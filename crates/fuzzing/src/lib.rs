@@ -23,7 +23,7 @@ pub use configured::{bundle, config, oci, option, policy};
 pub use filter::{condition, output, rules};
 pub use mutation::Mutator;
 pub use received::{agent_spec, dns, handoff, otlp_answer, plugin, vm_frame};
-pub use state::{behavior, container_record, handover_state, rules_cache, spool};
+pub use state::{behavior, container_record, handover_state, review, rules_cache, spool};
 
 /// What a parser made of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ macro_rules! each_target {
     ($use:ident) => {
         $use! {
             agent_spec, alert, batch, behavior, bundle, capture, condition, config, container_record, dns, gvisor, handoff,
-            handover_state, inventory, nri, oci, option, otlp_answer, otlp_logs, output, plugin, policy, process, rules,
-            rules_cache, spool, vm_frame
+            handover_state, inventory, nri, oci, option, otlp_answer, otlp_logs, output, plugin, policy, process, review,
+            rules, rules_cache, spool, vm_frame
         }
     };
 }

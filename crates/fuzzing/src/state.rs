@@ -7,7 +7,9 @@ use std::sync::LazyLock;
 
 use ::rules::{Alert, AlertSink, Engine, EngineOptions, Loader};
 use cluster::modeling::Modeling;
-use kinds::{ArmorProfileModel, BehaviorReport};
+use cluster::{Admission, Decision, Review};
+use kinds::validate::Installation;
+use kinds::{ArmorProfileModel, BehaviorReport, Scope};
 use runtime::Store;
 use supervisor::handover_state as state;
 use tempfile::TempDir;
@@ -173,6 +175,35 @@ struct NoAlerts;
 
 impl AlertSink for NoAlerts {
     fn emit(&self, _alert: Alert) {}
+}
+
+/// Takes a question to the webhook: its answer names the question, is short beside it, and a patch has something to act on.
+///
+/// # Panics
+///
+/// If that does not hold.
+pub fn review(bytes: &[u8]) -> Outcome {
+    let Ok(review) = Review::read(bytes) else {
+        return Outcome::Refused;
+    };
+    let mut admission = Admission::new("tollgate");
+    for kind in ["Pod", "Deployment", "StatefulSet", "DaemonSet"] {
+        let target = serde_json::json!({ "kind": kind, "selector": { "matchExpressions": [
+            { "key": "tier", "operator": "NotIn", "values": ["a"] }] } });
+        let policy = serde_json::json!({ "metadata": { "name": kind.to_lowercase() }, "spec": { "target": target } });
+        admission.apply(Scope::Cluster, &policy);
+    }
+    let installation = Installation {
+        namespace: "tollgate",
+        behavior_modeling: true,
+    };
+    let marks = review.marks(&admission);
+    for decision in [&marks, &review.validity(installation)] {
+        let answer = review.answer(decision);
+        assert!(answer["response"]["uid"].is_string());
+        assert!(answer.to_string().len() < 64 << 10, "{answer}");
+    }
+    Outcome::accepted_if(matches!(marks, Decision::Allowed(_)))
 }
 
 /// Takes what a node reports of the behaviour of containers, or a model that was written earlier: a model has no more than its

@@ -54,10 +54,15 @@ impl LabelSelector {
     /// Returns true if an object with these labels is selected.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.matches_by(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Like [`LabelSelector::matches`], with the value of a label by its key.
+    pub fn matches_by<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
+        let has = |(key, value): (&String, &String)| label(key) == Some(value);
         let holds = |test: &Requirement| {
-            let value = labels.get(&test.key);
-            let listed = value.is_some_and(|value| test.values.contains(value));
+            let value = label(&test.key);
+            let listed = value.is_some_and(|value| test.values.iter().any(|one| one == value));
             match test.operator {
                 Operator::In => listed,
                 Operator::NotIn => !listed,

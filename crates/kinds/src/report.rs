@@ -49,7 +49,7 @@ pub struct NodeReportStatus {
 }
 
 /// Detection on a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DetectionState {
     /// An engine watches the node.
@@ -68,7 +68,7 @@ pub struct DetectionState {
 }
 
 /// A Rulesfile or Config on a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeArtifact {
     /// `Rulesfile` or `Config`.
@@ -104,7 +104,7 @@ pub struct EnforcerState {
 }
 
 /// A profile on a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileState {
     /// Namespace of the ArmorProfile.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use apiserver::Resource;
-use kinds::annotations::FailMode;
+use kinds::annotations::{FailMode, INSTALLATION};
 use kinds::crd::Definition;
 use kinds::{ArmorProfile, NodeReport, ObjectKey, PolicyObject};
 use node::explain::{Mechanism, PolicyCoverage, Profiles, coverage, is_about};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::output::{Shown, Table, columns};
 use crate::session::{Failure, Session, key};
-use crate::state::{policies, read, ready};
+use crate::state::{acting, policies, read, ready};
 
 /// What is said of a container.
 struct Container {
@@ -27,6 +27,8 @@ struct Container {
 struct Confinement {
     /// Kind, namespace and name of the policy.
     policy: String,
+    /// Namespace of the installation that wrote the profile; empty if that was another program.
+    installation: String,
     profile: ObjectKey,
     fail_mode: FailMode,
     coverage: PolicyCoverage,
@@ -164,6 +166,13 @@ fn container(
     });
     out.policy = Some(Confinement {
         policy,
+        installation: profile
+            .metadata
+            .annotations
+            .get(INSTALLATION)
+            .cloned()
+            // vArmor's profiles name none.
+            .unwrap_or_default(),
         profile: choice.profile,
         fail_mode: choice.fail_mode,
         coverage,
@@ -195,8 +204,11 @@ fn without_profile(
     let note = |policy: &PolicyObject| {
         let (_, reason, message) = ready(policy);
         let (kind, key) = (&policy.kind, policy.key());
+        let by = acting(policy).map_or_else(String::new, |acting| {
+            format!(" (the installation in {acting} acts on it)")
+        });
         format!(
-            "{kind} {key} is about the pod and not enforced, because it has no profile: {reason}: {message}"
+            "{kind} {key} is about the pod and not enforced, because it has no profile{by}: {reason}: {message}"
         )
     };
     Ok(lacking.map(note).collect())
@@ -243,17 +255,29 @@ fn on_node(
     Ok(keys.into_iter().map(note).collect())
 }
 
+/// The table of containers, without rows.
+fn overview(title: String) -> Table {
+    Table {
+        title,
+        columns: columns(&[
+            "CONTAINER",
+            "POLICY",
+            "PROFILE",
+            "FAIL-MODE",
+            "REFUSED",
+            "+INSTALLATION",
+        ]),
+        ..Table::default()
+    }
+}
+
 fn shown(explained: &Explained) -> Shown {
     let by = match explained.mechanism {
         Mechanism::Filter => "seccomp filter of the container runtime",
         Mechanism::Runtime => "tollgate runtime",
     };
     let (namespace, name) = (&explained.pod.namespace, &explained.pod.name);
-    let mut overview = Table {
-        title: format!("Pod {namespace}/{name}, confined by {by}"),
-        columns: columns(&["CONTAINER", "POLICY", "PROFILE", "FAIL-MODE", "REFUSED"]),
-        ..Table::default()
-    };
+    let mut overview = overview(format!("Pod {namespace}/{name}, confined by {by}"));
     let mut rules = Table {
         columns: columns(&[
             "CONTAINER",
@@ -275,6 +299,7 @@ fn shown(explained: &Explained) -> Shown {
                 none(),
                 none(),
                 refused,
+                none(),
             ]);
             continue;
         };
@@ -284,6 +309,7 @@ fn shown(explained: &Explained) -> Shown {
             policy.profile.to_string(),
             policy.fail_mode.name().to_owned(),
             refused,
+            policy.installation.clone(),
         ]);
         for rule in &policy.coverage.rules {
             let by: Vec<String> = rule.enforcers.iter().map(ToString::to_string).collect();
@@ -320,6 +346,7 @@ fn data(explained: &Explained) -> Value {
             "name": container.name,
             "policy": policy.map(|policy| &policy.policy),
             "profile": policy.map(|policy| policy.profile.to_string()),
+            "installation": policy.map(|policy| &policy.installation),
             "failMode": policy.map(|policy| policy.fail_mode.name()),
             "refused": container.refused,
             "rules": rules,

@@ -109,6 +109,12 @@ pub(crate) fn ready(policy: &PolicyObject) -> (ConditionStatus, String, String) 
     }
 }
 
+/// Namespace of the installation that acts on a policy, as its status says; `None` if none does yet, or vArmor does.
+pub(crate) fn acting(policy: &PolicyObject) -> Option<&str> {
+    let acting = policy.status.as_ref()?.installation.as_deref();
+    acting.filter(|acting| !acting.is_empty())
+}
+
 /// A note if nobody keeps the status of policies current.
 pub(crate) fn note_operator(session: &Session) -> Option<String> {
     let leases = Resource::new("coordination.k8s.io", "v1", "leases");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::output::{Shown, Table, age, columns, list};
 use crate::session::{Failure, Session};
-use crate::state::{is_current, note_operator, policies, ready};
+use crate::state::{acting, is_current, note_operator, policies, ready};
 
 /// Shows policies; all if no names are given.
 pub(crate) fn show(session: &Session, names: &[String]) -> Result<Shown, Failure> {
@@ -19,6 +19,14 @@ pub(crate) fn show(session: &Session, names: &[String]) -> Result<Shown, Failure
     }
     policies.retain(|policy| names.is_empty() || names.contains(&policy.metadata.name));
     let now = Timestamp::now();
+    let others = policies.iter().filter_map(|policy| {
+        let acting = acting(policy).filter(|acting| *acting != session.installation)?;
+        let (kind, key) = (&policy.kind, policy.key());
+        Some(format!(
+            "{kind} {key}: the installation in {acting} acts on it"
+        ))
+    });
+    let notes = note_operator(session).into_iter().chain(others).collect();
     let table = Table {
         columns: columns(&[
             "NAMESPACE",
@@ -34,6 +42,7 @@ pub(crate) fn show(session: &Session, names: &[String]) -> Result<Shown, Failure
             "+PROFILE",
             "+ENFORCER",
             "+MODE",
+            "+INSTALLATION",
             "REASONS",
         ]),
         rows: policies.iter().map(|policy| row(policy, now)).collect(),
@@ -42,7 +51,7 @@ pub(crate) fn show(session: &Session, names: &[String]) -> Result<Shown, Failure
     Ok(Shown {
         tables: vec![table],
         data: list(policies.iter().map(data).collect()),
-        notes: note_operator(session).into_iter().collect(),
+        notes,
     })
 }
 
@@ -93,6 +102,7 @@ fn row(policy: &PolicyObject, now: Timestamp) -> Vec<String> {
         profile.unwrap_or_default(),
         policy.spec.enforcer().to_owned(),
         policy.spec.mode().to_owned(),
+        acting(policy).unwrap_or_default().to_owned(),
         reasons(policy).join("; "),
     ]
 }
@@ -109,6 +119,7 @@ fn data(policy: &PolicyObject) -> Value {
         "profile": policy.status.as_ref().map(|status| &status.profile_name),
         "enforcer": policy.spec.enforcer(),
         "mode": policy.spec.mode(),
+        "installation": acting(policy),
         "coverage": status.and_then(|status| status.coverage.as_ref()),
         "reasons": reasons(policy),
     })

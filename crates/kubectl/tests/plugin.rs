@@ -307,7 +307,9 @@ fn a_pod_is_explained(cluster: &Cluster) {
             "<none>",
         ],
     );
+    the_installation_that_acts_is_shown(cluster);
     let data = cluster.data(&["explain", "core"]);
+    assert_eq!(data["containers"][1]["installation"], "tollgate", "{data}");
     assert_eq!(data["containers"][1]["rules"][0]["grade"], "none", "{data}");
     assert_eq!(data["mechanism"], "filter");
     let (_, notes) = cluster.shown(&["explain", "wrong"]);
@@ -324,6 +326,21 @@ fn a_pod_is_explained(cluster: &Cluster) {
         &table,
         &["app", "disallow-write-core-pattern", "deny", "full", "BPF"],
     );
+}
+
+fn the_installation_that_acts_is_shown(cluster: &Cluster) {
+    let (table, _) = cluster.shown(&["explain", "web", "-o", "wide"]);
+    assert!(
+        row(&table, &["app", "VarmorPolicy prod/web"]).contains(&"tollgate".to_owned()),
+        "{table}"
+    );
+    let (table, _) = cluster.shown(&["status", "web", "-o", "wide"]);
+    assert!(
+        row(&table, &["prod", "web"]).contains(&"tollgate".to_owned()),
+        "{table}"
+    );
+    let data = cluster.data(&["status", "web"]);
+    assert_eq!(data["items"][0]["installation"], "tollgate", "{data}");
 }
 
 fn alerts_are_events_and_what_nodes_report(cluster: &Cluster) {

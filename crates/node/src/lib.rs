@@ -70,6 +70,7 @@ pub use kernel::{
 };
 pub use pod_events::{EventFigures, EventReason, Occurrence, PodEvents, PodRef};
 pub use printable::printable;
+pub use report::metric_names;
 pub use run::{Parts, RunError, run};
 pub use store::StoreError;
 pub use violations::ViolationFiles;

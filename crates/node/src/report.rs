@@ -10,7 +10,7 @@ use kinds::{DetectionState, EnforcerState, NodeReportStatus, ObjectKey, ProfileS
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::detect::Detection;
+use crate::detect::DetectorFigures;
 use crate::pod_events::EventFigures;
 use crate::state::{Durations, LIMITS, State};
 
@@ -180,18 +180,18 @@ pub(crate) fn metrics(agent: &Agent) -> String {
     };
     let mut text = String::new();
     for (name, kind, help, value) in METRICS {
-        let value = value(&sample);
-        // Writing to a text cannot fail.
-        let _ = write!(
-            text,
-            "# HELP tollgate_node_{name} {help}\n# TYPE tollgate_node_{name} {kind}\ntollgate_node_{name} {value}\n"
-        );
+        text.push_str(&line((
+            &format!("tollgate_node_{name}"),
+            kind,
+            help,
+            value(&sample),
+        )));
     }
     let counters = &sample.state.counters;
     let answers = [("create", counters.creating), ("start", counters.starting)];
     text.push_str(&histogram(answers));
     if let Some(detection) = &agent.detection {
-        text.push_str(&of_detection(detection));
+        text.push_str(&of_detection(detection.figures().as_ref()));
     }
     if let Some(events) = &agent.events {
         text.push_str(&of_events(&events.figures()));
@@ -199,9 +199,33 @@ pub(crate) fn metrics(agent: &Agent) -> String {
     text
 }
 
-/// The metrics of detection in Prometheus' format.
-fn of_detection(detection: &Detection) -> String {
-    let figures = detection.figures();
+/// Names of all metrics that an agent may have, for what refers to them.
+#[must_use]
+pub fn metric_names() -> Vec<String> {
+    let none = || Durations::default();
+    let texts = [
+        histogram([("create", none()), ("start", none())]),
+        of_detection(Some(&DetectorFigures::default())),
+        of_events(&EventFigures::default()),
+    ];
+    let typed = |text: &String| -> Vec<String> {
+        let lines = text.lines();
+        let names = lines.filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        names.map(str::to_owned).collect()
+    };
+    let own = METRICS
+        .iter()
+        .map(|(name, ..)| format!("tollgate_node_{name}"));
+    own.chain(texts.iter().flat_map(typed)).collect()
+}
+
+/// A metric in Prometheus' format.
+fn line((name, kind, help, value): (&str, &str, &str, u64)) -> String {
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
+}
+
+/// The metrics of detection in Prometheus' format; `None` if no engine watches.
+fn of_detection(figures: Option<&DetectorFigures>) -> String {
     let mut values = vec![(
         "running",
         "gauge",
@@ -226,11 +250,12 @@ fn of_detection(detection: &Detection) -> String {
             ),
         ]);
     }
-    let line = |(name, kind, help, value): (&str, &str, &str, u64)| {
+    let values = values.into_iter();
+    let named = values.map(|(name, kind, help, value)| {
         let name = format!("tollgate_node_detection_{name}");
-        format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
-    };
-    values.into_iter().map(line).collect()
+        line((&name, kind, help, value))
+    });
+    named.collect()
 }
 
 /// The metrics of Events in Prometheus' format.
@@ -263,11 +288,7 @@ fn of_events(figures: &EventFigures) -> String {
             figures.waiting,
         ),
     ] {
-        // Writing to a text cannot fail.
-        let _ = write!(
-            text,
-            "# HELP {name}{part} {help}\n# TYPE {name}{part} {kind}\n{name}{part} {value}\n"
-        );
+        text.push_str(&line((&format!("{name}{part}"), kind, help, value)));
     }
     let lost = format!("{name}_occurrences_lost_total");
     let _ = writeln!(text, "# HELP {lost} Of these, lost.\n# TYPE {lost} counter");

@@ -4,6 +4,7 @@
 //! ArmorProfiles and status. It keeps nothing that it could not read again: a leader that is lost ends, and another one
 //! lists everything.
 
+mod error_text;
 mod events;
 mod lease;
 pub mod manifests;
@@ -14,8 +15,11 @@ mod silence;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod webhook;
 mod writer;
 
+pub use error_text::chain_of;
 pub use lease::LeaseError;
 pub use metrics::{Metrics, serve_pages};
 pub use operator::{Operator, OperatorError, Settings};
+pub use webhook::{Webhook, WebhookError, WebhookSettings};

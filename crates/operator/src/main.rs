@@ -9,7 +9,7 @@ use std::{env, io, thread};
 use apiserver::{Access, AccessError, Client};
 use clap::{Args, Parser, Subcommand};
 use operator::manifests::{self, Installation};
-use operator::{Operator, Settings, serve_pages};
+use operator::{Operator, Settings, WebhookSettings, chain_of, serve_pages};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -62,6 +62,10 @@ struct ManifestOptions {
     /// Have agents enforce what policies ask of BPF in the containers of every runtime, with the capabilities that this needs
     #[arg(long)]
     bpf: bool,
+    /// Have operators give workloads their marks by a webhook: for Kubernetes before 1.36, and for more than about 100 policies in a
+    /// namespace
+    #[arg(long)]
+    webhook: bool,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -84,6 +88,12 @@ struct Run {
     /// Restart existing workloads of policies with updateExistingWorkloads, one at a time
     #[arg(long)]
     update_workloads: bool,
+    /// Serve the webhook at this address, and keep its certificates in the Secret tollgate-webhook
+    #[arg(long, value_name = "IP:PORT")]
+    webhook: Option<SocketAddr>,
+    /// Name in the webhook's certificates besides that of its Service, for an API server that reaches it by another
+    #[arg(long, value_name = "NAME", requires = "webhook")]
+    webhook_name: Vec<String>,
     /// Address of the API server (default: the one that a pod gets from Kubernetes)
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -131,6 +141,7 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         behavior_modeling: options.behavior_modeling,
         update_workloads: options.update_workloads,
         bpf: options.bpf,
+        webhook: options.webhook,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);
@@ -182,6 +193,19 @@ fn main() -> ExitCode {
                 Ok(server) => server,
                 Err(error) => return fail(&error, BAD_INPUT),
             };
+            let webhook = run.webhook.map(|listen| {
+                let settings = WebhookSettings {
+                    names: run.webhook_name.clone(),
+                    ..WebhookSettings::new(listen)
+                };
+                operator.serve_webhook(settings, |message| {
+                    eprintln!("tollgate-operator: {message}");
+                })
+            });
+            let _webhook = match webhook.transpose() {
+                Ok(webhook) => webhook,
+                Err(error) => return fail(&error, BAD_INPUT),
+            };
             match operator.run(|message| eprintln!("tollgate-operator: {message}")) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error, ENDED),
@@ -215,12 +239,6 @@ fn value(option: Option<&String>, variable: &str) -> Option<String> {
 
 /// Prints an error with its causes.
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    let mut text = format!("tollgate-operator: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    eprintln!("{text}");
+    eprintln!("tollgate-operator: {}", chain_of(error));
     ExitCode::from(code)
 }

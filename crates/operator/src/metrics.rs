@@ -18,6 +18,94 @@ pub struct Metrics {
     pub(crate) writes: AtomicU64,
     /// Requests that failed.
     pub(crate) errors: AtomicU64,
+    /// Questions to the webhook.
+    pub(crate) reviews: AtomicU64,
+    /// Of these, objects that got or lost marks.
+    pub(crate) mutated: AtomicU64,
+    /// Of these, objects that were refused.
+    pub(crate) refused: AtomicU64,
+}
+
+/// A metric: its name, kind and help, and where its value is.
+type Row = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Metrics) -> u64,
+);
+
+fn of(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+const ROWS: [Row; 10] = [
+    (
+        "tollgate_operator_leader",
+        "gauge",
+        "Whether this operator is the one that acts.",
+        |all| of(&all.leader),
+    ),
+    (
+        "tollgate_operator_events_total",
+        "counter",
+        "Changes of objects that were seen.",
+        |all| of(&all.events),
+    ),
+    (
+        "tollgate_operator_writes_total",
+        "counter",
+        "Policies whose profile or status was written.",
+        |all| of(&all.writes),
+    ),
+    (
+        "tollgate_operator_errors_total",
+        "counter",
+        "Requests to the API server that failed.",
+        |all| of(&all.errors),
+    ),
+    (
+        "tollgate_operator_reviews_total",
+        "counter",
+        "Objects that the webhook was asked about.",
+        |all| of(&all.reviews),
+    ),
+    (
+        "tollgate_operator_reviews_mutated_total",
+        "counter",
+        "Objects to which the webhook gave marks, or from which it took some.",
+        |all| of(&all.mutated),
+    ),
+    (
+        "tollgate_operator_reviews_refused_total",
+        "counter",
+        "Objects that the webhook refused.",
+        |all| of(&all.refused),
+    ),
+    // vArmor's names, for its dashboards and alerts.
+    (
+        "varmor_admission_requests_total",
+        "counter",
+        "As tollgate_operator_reviews_total.",
+        |all| of(&all.reviews),
+    ),
+    (
+        "varmor_mutated_requests",
+        "counter",
+        "As tollgate_operator_reviews_mutated_total.",
+        |all| of(&all.mutated),
+    ),
+    (
+        "varmor_non_mutated_requests",
+        "counter",
+        "Objects that the webhook left as they are, or refused.",
+        |all| of(&all.reviews).saturating_sub(of(&all.mutated)),
+    ),
+];
+
+/// Names of all metrics of an operator.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|(name, ..)| *name)
 }
 
 impl Metrics {
@@ -25,38 +113,12 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (name, kind, help, value) in [
-            (
-                "leader",
-                "gauge",
-                "Whether this operator is the one that acts.",
-                &self.leader,
-            ),
-            (
-                "events_total",
-                "counter",
-                "Changes of objects that were seen.",
-                &self.events,
-            ),
-            (
-                "writes_total",
-                "counter",
-                "Policies whose profile or status was written.",
-                &self.writes,
-            ),
-            (
-                "errors_total",
-                "counter",
-                "Requests to the API server that failed.",
-                &self.errors,
-            ),
-        ] {
-            let value = value.load(Ordering::Relaxed);
+        for (name, kind, help, value) in ROWS {
+            let value = value(self);
             // Writing to a text cannot fail.
             let _ = write!(
                 text,
-                "# HELP tollgate_operator_{name} {help}\n# TYPE tollgate_operator_{name} {kind}\n\
-                 tollgate_operator_{name} {value}\n"
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
             );
         }
         text

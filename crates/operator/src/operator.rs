@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::restarts::{Restarts, is_right_missing};
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
+use crate::webhook::{self, Webhook, WebhookError, WebhookSettings};
 use crate::writer::{Writer, Written};
 
 /// Events that wait at most. A thread that has more waits, and with it its connection.
@@ -120,6 +121,20 @@ impl Operator {
             ..
         } = &self.settings;
         lease::release(&self.client, namespace, identity)
+    }
+
+    /// Serves the webhook of the installation, whether this operator is the leader or not. `say` gets messages for people.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be used, or there are no threads.
+    pub fn serve_webhook(
+        &self,
+        settings: WebhookSettings,
+        say: impl Fn(String) + Send + 'static,
+    ) -> Result<Webhook, WebhookError> {
+        let namespace = &self.settings.namespace;
+        webhook::start(&self.client, namespace, settings, &self.metrics, say)
     }
 
     /// Waits until this operator is the leader, and then acts for as long as it is. `say` gets messages for people.
@@ -313,7 +328,7 @@ impl Round<'_> {
         if self.settings.behavior_modeling && !self.cluster.is_synced(ObjectKind::Models) {
             return;
         }
-        for id in mem::take(&mut self.pending) {
+        for id in longest_waiting(mem::take(&mut self.pending), &self.written) {
             let last = self.written.get(&id);
             let waits = last.is_some_and(|last| last.elapsed() < self.settings.pause);
             if waits || Instant::now() >= renewal {
@@ -412,7 +427,7 @@ impl Round<'_> {
     /// Takes the marks of a profile that goes out of workloads. Returns true when there is none left, or when the operator may
     /// not change workloads, or they refuse until the time of the deletion is over: the marks of a policy that does not exist
     /// say nothing to nodes.
-    fn undo_restarts(&self, release: &Release) -> Result<bool, ApiError> {
+    fn undo_restarts(&mut self, release: &Release) -> Result<bool, ApiError> {
         if release.restarted.is_none() || !self.settings.update_workloads {
             return Ok(true);
         }
@@ -424,4 +439,15 @@ impl Round<'_> {
             other => other,
         }
     }
+}
+
+/// Policies in the order in which they are to be written: those first for which nothing was written, and then those that wait for
+/// longest. In another order, some that change all the time would keep the others from being written at all.
+pub(crate) fn longest_waiting(
+    pending: BTreeSet<PolicyId>,
+    written: &BTreeMap<PolicyId, Instant>,
+) -> Vec<PolicyId> {
+    let mut all: Vec<PolicyId> = pending.into_iter().collect();
+    all.sort_by_key(|id| written.get(id).copied());
+    all
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use apiserver::{ApiError, Client, Resource};
 use cluster::{
     Cluster, Event, Patch, PolicyClaim, PolicyId, Progress, RESTARTED_KINDS, Release, Restart,
-    RestartState, undo_restart,
+    RestartState, is_rolling, undo_restart,
 };
 use jiff::Timestamp;
 use kinds::ObjectKey;
@@ -28,6 +28,8 @@ pub(crate) struct Restarts {
     later: BTreeMap<PolicyId, (Version, Instant)>,
     /// Workloads that this process has patched for a policy.
     patched: BTreeMap<PolicyId, (Version, BTreeSet<String>)>,
+    /// The workload out of which the marks of a profile were taken last, and when; by profile.
+    undone: BTreeMap<ObjectKey, (ObjectKey, Instant)>,
 }
 
 /// Unique id of a policy, hash and generation of its restart.
@@ -41,6 +43,7 @@ impl Restarts {
             next: Instant::now(),
             later: BTreeMap::new(),
             patched: BTreeMap::new(),
+            undone: BTreeMap::new(),
         }
     }
 
@@ -146,28 +149,42 @@ impl Restarts {
         Ok(all)
     }
 
-    /// Takes the marks of a profile that goes out of the next workload that was restarted for it. Returns true if there is no
-    /// further one.
+    /// Takes the marks of a profile that goes out of the next workload that was restarted for it, which replaces its pods again: one
+    /// workload after the other, each when the one before has its new pods, or when the time of the deletion is over. Returns true if
+    /// there is no further one.
     ///
     /// # Errors
     ///
     /// If the API server refuses, and there is no workload that can be changed. It is to be tried again, unless the operator lacks
     /// the right.
-    pub(crate) fn undo(&self, release: &Release) -> Result<bool, ApiError> {
+    pub(crate) fn undo(&mut self, release: &Release) -> Result<bool, ApiError> {
         let Some((kind, namespace)) = &release.restarted else {
             return Ok(true);
         };
         let Some(resource) = resource(kind) else {
             return Ok(true);
         };
+        let before = self.undone.get(&release.key);
+        if before.is_some_and(|(_, at)| at.elapsed() < self.pause) {
+            return Ok(false);
+        }
         let workloads = self.list(&resource, namespace.as_deref())?;
+        let is_before = |one: &&Value| before.is_some_and(|(key, _)| key_of(one) == *key);
+        let last = workloads.iter().find(is_before);
+        if last.is_some_and(|last| is_rolling(kind, last)) && !release.is_overdue {
+            return Ok(false);
+        }
         let patches = workloads
             .iter()
             .filter_map(|one| undo_restart(&release.key.name, one));
         let mut refusals = Vec::new();
         for (key, patch) in patches {
             match self.client.merge(&resource, &key, &patch) {
-                Ok(_) => return Ok(false),
+                Ok(_) => {
+                    let now = Instant::now();
+                    self.undone.insert(release.key.clone(), (key, now));
+                    return Ok(false);
+                }
                 Err(error) if is_changed(&error) => return Ok(false),
                 Err(error) if error.code().is_none() || is_right_missing(&error) => {
                     return Err(error);
@@ -179,7 +196,11 @@ impl Restarts {
                 break;
             }
         }
-        refusals.into_iter().next().map_or(Ok(true), Err)
+        if let Some(refusal) = refusals.into_iter().next() {
+            return Err(refusal);
+        }
+        self.undone.remove(&release.key);
+        Ok(true)
     }
 }
 
@@ -187,6 +208,15 @@ impl Restarts {
 fn resource(kind: &str) -> Option<Resource> {
     let found = RESTARTED_KINDS.iter().find(|(known, _)| *known == kind);
     found.map(|(_, plural)| Resource::new("apps", "v1", plural))
+}
+
+fn key_of(workload: &Value) -> ObjectKey {
+    // The API server gives each workload both; an empty one is none that was changed.
+    let text = |key: &str| workload["metadata"][key].as_str().unwrap_or_default();
+    ObjectKey {
+        namespace: text("namespace").to_owned(),
+        name: text("name").to_owned(),
+    }
 }
 
 /// A workload without its containers: a list of all of a cluster is long.

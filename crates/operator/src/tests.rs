@@ -16,6 +16,7 @@ use crate::silence::Silences;
 mod claims;
 mod modeling;
 mod restarts;
+mod webhook;
 
 const POLICY: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/varmorpolicies/web";
 const PROFILE: &str = "/apis/crd.varmor.org/v1beta1/namespaces/demo/armorprofiles/varmor-demo-web";
@@ -318,4 +319,22 @@ fn a_rulesfile_is_programmed_when_its_nodes_report_it() {
     }
     // One of another namespace is none of this installation's.
     assert_eq!(server.get(other).unwrap()["status"], Value::Null);
+}
+
+#[test]
+fn policies_that_change_all_the_time_are_written_after_those_that_wait() {
+    let id = |name: &str| cluster::PolicyId {
+        scope: kinds::Scope::Namespace,
+        key: kinds::ObjectKey {
+            namespace: "demo".to_owned(),
+            name: name.to_owned(),
+        },
+    };
+    let now = Instant::now();
+    let written = [("a", 3), ("b", 1), ("c", 2)]
+        .map(|(name, seconds)| (id(name), now + Duration::from_secs(seconds)));
+    let pending = ["a", "b", "c", "never"].map(id);
+    let order = crate::operator::longest_waiting(pending.into(), &written.into());
+    let names: Vec<&str> = order.iter().map(|id| id.key.name.as_str()).collect();
+    assert_eq!(names, ["never", "b", "c", "a"]);
 }

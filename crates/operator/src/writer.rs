@@ -3,8 +3,8 @@
 use apiserver::{ApiError, Client, Resource};
 use cluster::artifacts::ArtifactId;
 use cluster::{
-    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyClaim, PolicyId, Release,
-    inactive_condition, keep_condition_times, keep_times,
+    Cluster, DesiredModel, DesiredProfile, FINALIZER, INSTALLATION, PolicyClaim, PolicyId,
+    ProfileError, Release, inactive_condition, keep_condition_times, keep_times,
 };
 use jiff::Timestamp;
 use kinds::annotations::MODELING;
@@ -59,33 +59,41 @@ impl Writer {
         if let PolicyClaim::Other(_) = claim {
             return self.write_inactive(policy, cluster.inactive(id));
         }
+        let profile = cluster.profile(id);
+        let write_status = || self.write_status(cluster, id, &profile);
         // Of a free policy, the status is the claim: it comes before the profile.
-        if claim == PolicyClaim::Free && self.write_status(cluster, id)? == Written::Conflict {
+        if claim == PolicyClaim::Free && write_status()? == Written::Conflict {
             return Ok(Written::Conflict);
         }
-        if let Ok(profile) = cluster.profile(id)
-            && !cluster.is_written(&profile)
+        if let Ok(profile) = &profile
+            && !cluster.is_written(profile)
         {
             self.client
-                .apply(&resource("ArmorProfile"), &self.profile(policy, &profile))?;
-            let event = events::of_profile(policy, &profile, &self.identity);
+                .apply(&resource("ArmorProfile"), &self.profile(policy, profile))?;
+            let event = events::of_profile(policy, profile, &self.identity);
             events::write(&self.client, &event)?;
         }
         if claim == PolicyClaim::Free {
             // What is known of the policy is older than what was just written.
             return Ok(Written::All);
         }
-        if self.write_status(cluster, id)? == Written::Conflict {
+        if write_status()? == Written::Conflict {
             return Ok(Written::Conflict);
         }
-        self.write_profile_status(cluster, id)?;
+        self.write_profile_status(cluster, id, &profile)?;
         Ok(Written::All)
     }
 
     /// Writes the status of a policy if it differs, and if nobody has changed the policy since: its claim may be another
     /// installation's now.
-    fn write_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<Written, ApiError> {
-        let (Some(policy), Some(mut status)) = (cluster.policy(id), cluster.status(id)) else {
+    fn write_status(
+        &self,
+        cluster: &Cluster,
+        id: &PolicyId,
+        profile: &Result<DesiredProfile, ProfileError>,
+    ) -> Result<Written, ApiError> {
+        let status = cluster.status_with(id, profile);
+        let (Some(policy), Some(mut status)) = (cluster.policy(id), status) else {
             return Ok(Written::All);
         };
         let old = policy.status.as_ref();
@@ -248,8 +256,13 @@ impl Writer {
         unless_gone(self.client.apply_status(&resource(kind), &object))
     }
 
-    fn write_profile_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {
-        let Some((key, status)) = cluster.profile_status_to_write(id) else {
+    fn write_profile_status(
+        &self,
+        cluster: &Cluster,
+        id: &PolicyId,
+        profile: &Result<DesiredProfile, ProfileError>,
+    ) -> Result<(), ApiError> {
+        let Some((key, status)) = cluster.profile_status_to_write(id, profile) else {
             return Ok(());
         };
         let object = json!({

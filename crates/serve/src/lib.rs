@@ -12,7 +12,9 @@ mod error;
 pub mod grpc;
 mod http;
 mod listen;
+mod posts;
 mod progress;
+mod spawn;
 mod tls;
 mod web;
 
@@ -21,5 +23,7 @@ pub use connections::ClientAddress;
 pub use error::ServeError;
 pub use http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 pub use listen::Address;
+pub use posts::{PostAnswer, PostLimits, PostListener, ReplaceableCertificate};
+pub use spawn::WebServer;
 pub use tls::{ClientCertificates, ServerFiles};
-pub use web::{Page, WebListener, WebServer};
+pub use web::{Page, WebListener};

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,12 +10,13 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use rustls::ServerConfig;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::error::ServeError;
 use crate::http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 use crate::listen::{Address, Listener};
+use crate::spawn::{WebServer, spawn};
 use crate::tls::{self, Protocols, ServerFiles};
 
 /// A page of the server.
@@ -123,13 +123,6 @@ impl WebListener {
     ///
     /// No thread can be created.
     pub fn start(self, pages: Vec<Page>) -> Result<WebServer, ServeError> {
-        let start = |source| ServeError::Start { source };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .map_err(start)?;
-        let (stop, stopped) = oneshot::channel();
         let server = HttpListener {
             listener: self.listener,
             tls: self.tls,
@@ -144,39 +137,16 @@ impl WebListener {
             deadlines: self.deadlines,
             health: self.health,
         });
-        let work = move || {
-            runtime.block_on(async move {
-                let answer = move |request| {
-                    let site = Arc::clone(&site);
-                    async move { site.answer(request).await }
-                };
-                tokio::select! {
-                    // Fails only if the runtime cannot watch the socket; then nobody is served.
-                    _ = server.serve(answer) => {}
-                    // Also completes when the other end is dropped.
-                    _ = stopped => {}
-                }
-            });
-            // Does not wait for a page in progress.
-            runtime.shutdown_background();
-        };
-        thread::Builder::new()
-            .name("web".to_owned())
-            .spawn(work)
-            .map_err(start)?;
-        Ok(WebServer { _stop: stop })
+        spawn("web", 1, server, move |request| {
+            let site = Arc::clone(&site);
+            async move { site.answer(request).await }
+        })
     }
 
     #[cfg(test)]
     fn port(&self) -> u16 {
         self.listener.port()
     }
-}
-
-/// A running server. Dropping it stops the server.
-#[derive(Debug)]
-pub struct WebServer {
-    _stop: oneshot::Sender<()>,
 }
 
 /// State that all connections share.
@@ -244,7 +214,7 @@ fn health(checked: Result<(), String>) -> Response<Full<Bytes>> {
     response
 }
 
-fn plain(status: StatusCode) -> Response<Full<Bytes>> {
+pub(crate) fn plain(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{status}\n"))));
     *response.status_mut() = status;
     response
@@ -254,6 +224,7 @@ fn plain(status: StatusCode) -> Response<Full<Bytes>> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
+    use std::thread;
 
     use super::*;
     use crate::tls::ClientCertificates;

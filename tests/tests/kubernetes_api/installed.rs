@@ -25,6 +25,7 @@ pub(crate) fn installation() -> Installation {
         behavior_modeling: true,
         update_workloads: true,
         bpf: true,
+        webhook: false,
     }
 }
 

@@ -33,6 +33,9 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     if installation.events {
         objects.extend([own_events(installation), deny("tollgate-own-events")]);
     }
+    if installation.webhook {
+        return objects;
+    }
     for (kind, scope) in [("VarmorPolicy", ""), ("VarmorClusterPolicy", "-cluster")] {
         for place in [Place::Pod, Place::Template] {
             let name = format!("{MARKS}{scope}{}", place.suffix());

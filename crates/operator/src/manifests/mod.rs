@@ -6,14 +6,21 @@
 mod admission;
 mod authors;
 mod chart;
+mod dashboard;
 mod policies;
 mod rbac;
+mod values;
+mod webhook;
 mod workloads;
 
 use serde_json::{Value, json};
 
+use values::Values;
+
 pub use chart::{ChartError, write_chart};
+pub use dashboard::dashboard;
 pub use rbac::{Access, NODE, OPERATOR};
+pub use webhook::{MUTATE, VALIDATE, WEBHOOK};
 
 /// What differs between installations.
 #[derive(Clone, Debug)]
@@ -35,6 +42,9 @@ pub struct Installation {
     pub update_workloads: bool,
     /// Agents enforce by BPF LSM in the containers of every runtime. They need capabilities then.
     pub bpf: bool,
+    /// Operators give workloads their marks by a webhook, not the API server by itself. They need the right to keep its certificates
+    /// then.
+    pub webhook: bool,
 }
 
 /// All objects, in the order in which they can be applied.
@@ -42,17 +52,21 @@ pub struct Installation {
 pub fn all(installation: &Installation) -> Vec<Value> {
     let mut objects = kinds::crd::all();
     objects.push(namespace(installation));
-    objects.extend(without_definitions(installation));
+    objects.extend(without_definitions(
+        installation,
+        &Values::usual(installation),
+    ));
     objects
 }
 
 /// All objects but the kinds and the namespace.
-fn without_definitions(installation: &Installation) -> Vec<Value> {
+fn without_definitions(installation: &Installation, values: &Values) -> Vec<Value> {
     let mut objects = rbac::objects(installation);
     objects.extend(admission::objects(installation));
     objects.extend(authors::objects(installation));
     objects.extend(policies::objects(installation));
-    objects.extend(workloads::objects(installation));
+    objects.extend(workloads::objects(installation, values));
+    objects.extend(webhook::objects(installation));
     objects
 }
 

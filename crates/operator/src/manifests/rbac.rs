@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Installation, in_namespace, of_cluster};
+use super::{Installation, WEBHOOK, in_namespace, of_cluster};
 
 /// Name of the operator, its service account and its roles.
 pub const OPERATOR: &str = "tollgate-operator";
@@ -126,6 +126,39 @@ pub(crate) const OF_LEADER: [Access; 2] = [
     },
 ];
 
+/// Rights of an operator with a webhook, in the whole cluster.
+pub(crate) const OF_WEBHOOK: [Access; 1] = [Access {
+    names: &[WEBHOOK],
+    ..right(
+        "admissionregistration.k8s.io",
+        &[
+            "mutatingwebhookconfigurations",
+            "validatingwebhookconfigurations",
+        ],
+        &["get", "patch"],
+        "API servers have to trust its certificate; it changes no other webhook",
+    )
+}];
+
+/// Rights of an operator with a webhook, in its own namespace.
+pub(crate) const OF_KEEPER: [Access; 2] = [
+    right(
+        "",
+        &["secrets"],
+        &["create"],
+        "the first leader makes the certificate; a right to create cannot be bound to a name",
+    ),
+    Access {
+        names: &[WEBHOOK],
+        ..right(
+            "",
+            &["secrets"],
+            &["get", "update"],
+            "operators present the certificate of this Secret, and the leader replaces it; it reads no other Secret",
+        )
+    },
+];
+
 /// Rights of the operator on what brings rules, in its own namespace.
 pub(crate) const OF_REPORTER: [Access; 2] = [
     right(
@@ -227,13 +260,17 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
             "metadata": in_namespace(installation, name),
         })
     };
-    let of_operator: Vec<Access> = OF_LEADER.into_iter().chain(OF_REPORTER).collect();
+    let mut of_operator: Vec<Access> = OF_LEADER.into_iter().chain(OF_REPORTER).collect();
     let mut of_cluster_operator = OF_OPERATOR.to_vec();
     if installation.behavior_modeling {
         of_cluster_operator.extend(OF_MODELER);
     }
     if installation.update_workloads {
         of_cluster_operator.extend(OF_RESTARTER);
+    }
+    if installation.webhook {
+        of_operator.extend(OF_KEEPER);
+        of_cluster_operator.extend(OF_WEBHOOK);
     }
     let mut of_node = OF_NODE.to_vec();
     let mut more = Vec::new();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::values::Values;
+use super::webhook::WEBHOOK_PORT;
 use super::{Installation, NODE, OPERATOR, in_namespace, labels, of_cluster};
 
 /// Port of metrics and health.
@@ -14,7 +16,7 @@ const MODELING: &str = "--behavior-modeling";
 /// User of the operator.
 const NOBODY: u32 = 65532;
 
-pub(super) fn objects(installation: &Installation) -> Vec<Value> {
+pub(super) fn objects(installation: &Installation, values: &Values) -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "node.k8s.io/v1",
@@ -22,14 +24,14 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
             "metadata": of_cluster("tollgate"),
             "handler": "tollgate",
         }),
-        operator(installation),
+        operator(installation, values),
         json!({
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
             "metadata": in_namespace(installation, OPERATOR),
-            "spec": { "minAvailable": 1, "selector": { "matchLabels": labels(OPERATOR) } },
+            "spec": { "minAvailable": values.available, "selector": { "matchLabels": labels(OPERATOR) } },
         }),
-        agents(installation),
+        agents(installation, values),
         network(installation, OPERATOR),
         network(installation, NODE),
     ]
@@ -55,7 +57,7 @@ fn probe(failures: u32) -> Value {
     json!({ "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20, "failureThreshold": failures })
 }
 
-fn operator(installation: &Installation) -> Value {
+fn operator(installation: &Installation, values: &Values) -> Value {
     let mut security = confined();
     security["runAsNonRoot"] = json!(true);
     security["runAsUser"] = json!(NOBODY);
@@ -69,15 +71,17 @@ fn operator(installation: &Installation) -> Value {
         (installation.behavior_modeling, MODELING),
         (installation.update_workloads, "--update-workloads"),
     ];
-    for (_, option) in options.iter().filter(|(is_set, _)| *is_set) {
-        command
-            .as_array_mut()
-            .into_iter()
-            .for_each(|words| words.push(json!(option)));
+    let listen = format!("0.0.0.0:{WEBHOOK_PORT}");
+    let set = options.iter().filter(|(is_set, _)| *is_set);
+    let mut further: Vec<&str> = set.map(|(_, option)| *option).collect();
+    if installation.webhook {
+        further.extend(["--webhook", &listen]);
     }
-    let pod = json!({
+    if let Some(words) = command.as_array_mut() {
+        words.extend(further.into_iter().map(Value::from));
+    }
+    let mut pod = json!({
         "serviceAccountName": OPERATOR,
-        "priorityClassName": "system-cluster-critical",
         "containers": [{
             "name": "operator",
             "image": installation.image,
@@ -85,10 +89,6 @@ fn operator(installation: &Installation) -> Value {
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
             "livenessProbe": probe(3),
             "env": [from_field("POD_NAMESPACE", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
-            "resources": {
-                "requests": { "cpu": "10m", "memory": "32Mi" },
-                "limits": { "memory": "128Mi" },
-            },
             "securityContext": security,
         }],
         "topologySpreadConstraints": [{
@@ -98,16 +98,29 @@ fn operator(installation: &Installation) -> Value {
             "labelSelector": { "matchLabels": labels(OPERATOR) },
         }],
     });
+    values.put_in(&values.operator, &mut pod);
+    if installation.webhook {
+        serve_webhook(&mut pod["containers"][0]);
+    }
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": in_namespace(installation, OPERATOR),
         "spec": {
-            "replicas": 2,
+            "replicas": values.replicas,
             "selector": { "matchLabels": labels(OPERATOR) },
             "template": { "metadata": { "labels": labels(OPERATOR), "annotations": { TOLERATE: "true" } }, "spec": pod },
         },
     })
+}
+
+/// An operator is asked when it knows all policies. No kubelet looks at its certificate.
+fn serve_webhook(container: &mut Value) {
+    container["readinessProbe"] = json!({ "httpGet": { "path": "/readyz", "port": WEBHOOK_PORT, "scheme": "HTTPS" },
+        "periodSeconds": 5, "failureThreshold": 2 });
+    if let Some(ports) = container["ports"].as_array_mut() {
+        ports.push(json!({ "name": "webhook", "containerPort": WEBHOOK_PORT, "protocol": "TCP" }));
+    }
 }
 
 /// A folder of the node: name, path, and whether the agent only reads it.
@@ -196,16 +209,7 @@ fn folders(installation: &Installation) -> (Vec<Value>, Vec<Value>) {
     both.unzip()
 }
 
-/// With BPF the tables of each container count, which take up to 1.7 MB.
-fn memory_limit(installation: &Installation) -> &'static str {
-    match (installation.bpf, has_engine(installation)) {
-        (true, _) => "1Gi",
-        (false, true) => "512Mi",
-        (false, false) => "128Mi",
-    }
-}
-
-fn agents(installation: &Installation) -> Value {
+fn agents(installation: &Installation, values: &Values) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
     let port = format!("0.0.0.0:{PORT}");
@@ -226,8 +230,6 @@ fn agents(installation: &Installation) -> Value {
     let (mounts, volumes) = folders(installation);
     let mut pod = json!({
         "serviceAccountName": NODE,
-        "priorityClassName": "system-node-critical",
-        "tolerations": [{ "operator": "Exists" }],
         "containers": [{
             "name": "agent",
             "image": installation.image,
@@ -237,15 +239,12 @@ fn agents(installation: &Installation) -> Value {
             "readinessProbe": probe(1),
             // It connects again by itself; a new one helps if it does not.
             "livenessProbe": probe(15),
-            "resources": {
-                "requests": { "cpu": "10m", "memory": "32Mi" },
-                "limits": { "memory": memory_limit(installation) },
-            },
             "securityContext": security,
             "volumeMounts": mounts,
         }],
         "volumes": volumes,
     });
+    values.put_in(&values.agent, &mut pod);
     if loads_programs(installation) {
         // Processes of the node are known by their pids.
         pod["hostPID"] = json!(true);
@@ -265,10 +264,14 @@ fn agents(installation: &Installation) -> Value {
 /// Nobody reaches the pods but for metrics, and they reach nothing but an API server, whose address is not known here.
 fn network(installation: &Installation, name: &str) -> Value {
     let port = |port: u16| json!({ "port": port, "protocol": "TCP" });
+    let mut ingress = vec![port(PORT)];
+    if installation.webhook && name == OPERATOR {
+        ingress.push(port(WEBHOOK_PORT));
+    }
     let spec = json!({
         "podSelector": { "matchLabels": labels(name) },
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{ "ports": [port(PORT)] }],
+        "ingress": [{ "ports": ingress }],
         "egress": [{ "ports": [port(443), port(6443)] }],
     });
     json!({

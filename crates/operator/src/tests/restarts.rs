@@ -241,3 +241,39 @@ fn a_workload_that_refuses_its_restart_is_named_and_a_missing_right_is_another_c
         assert!(answer(code, "later").is_err());
     }
 }
+
+#[test]
+fn marks_are_taken_out_of_one_workload_when_the_pods_of_the_one_before_are_there() {
+    let server = begin(true);
+    conclude(&server);
+    let is_marked = |name: &str| annotations(&server, name)[MARK].is_string();
+    let marked = || {
+        ["a", "b"]
+            .into_iter()
+            .filter(|name| is_marked(name))
+            .count()
+    };
+    // A deletion that this server makes is long overdue; this one is of now, and the node has seen it.
+    let mut profile = server.get(PROFILE).unwrap();
+    profile["metadata"]["deletionTimestamp"] = json!(Timestamp::now().to_string());
+    server.put(PROFILE, profile);
+    server.remove(POLICY);
+    report_of(&server, [2, 0]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while marked() == 2 {
+        assert!(Instant::now() < end, "no mark is taken out");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Its pods are not replaced yet: the status is about the generation before.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(marked(), 1);
+    let first = if is_marked("a") { "b" } else { "a" };
+    roll(&server, first);
+    while marked() == 1 {
+        assert!(Instant::now() < end, "the second mark is not taken out");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let second = if first == "a" { "b" } else { "a" };
+    roll(&server, second);
+    wait(&server, PROFILE, Value::is_null);
+}

