@@ -584,3 +584,9 @@ pub fn write_files() {
     fs::write(SECRET, "secret\n").expect("the root is writable");
     fs::write(OTHER, "other\n").expect("the root is writable");
 }
+
+/// What was measured in the machine: the rest of each line after the word `sample`. The first one is in the line of the test's name.
+pub fn samples(printed: &str) -> impl Iterator<Item = &str> {
+    let lines = printed.lines();
+    lines.filter_map(|line| line.split_once("sample\t").map(|(_, sample)| sample))
+}

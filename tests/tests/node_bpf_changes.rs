@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use e2e::Guest;
 use e2e::bpf_node::{
     LIMIT, Node, OTHER, READ, SECRET, Started, inside, is_confined, pod, policy, run_inside,
-    write_files,
+    samples, write_files,
 };
 use serde_json::Value;
 use sys::time::{Clock, now_ns};
@@ -37,8 +37,8 @@ fn in_machine(test: &str, part: fn()) {
     }
     let printed = run_inside(Guest::new(), test, MACHINE);
     // What was measured.
-    for line in printed.lines().filter(|line| line.starts_with("sample")) {
-        println!("{line}");
+    for sample in samples(&printed) {
+        println!("sample\t{sample}");
     }
 }
 

@@ -12,7 +12,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use e2e::Guest;
-use e2e::bpf_node::{Node, OTHER, READ, SECRET, Started, inside, policy, run_inside, write_files};
+use e2e::bpf_node::{
+    Node, OTHER, READ, SECRET, Started, inside, policy, run_inside, samples, write_files,
+};
 use libbpf_rs::MapHandle;
 use libbpf_rs::query::MapInfoIter;
 
@@ -68,10 +70,7 @@ fn in_machine(test: &str, file: &str, part: impl Fn()) {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
     let printed = run_inside(Guest::new().memory("4096M"), test, MACHINE);
-    let samples = printed
-        .lines()
-        .filter_map(|line| line.strip_prefix("sample\t"));
-    let samples: String = samples.map(|line| format!("{line}\n")).collect();
+    let samples: String = samples(&printed).map(|line| format!("{line}\n")).collect();
     print!("{samples}");
     if let Some(folder) = std::env::var_os("TOLLGATE_TEST_RESULTS") {
         let text = format!("run\tcontainers\twhat\tvalue\n{samples}");
