@@ -1,9 +1,9 @@
 /* Addresses that the programs of a container do not reach: programs at the container's control group, for kernels without
- * BPF LSM. Whatever has the control group, or one below it, is asked: threads, sessions, io_uring.
+ * BPF LSM. They are asked about sockets that were made in the control group, or in one below it: by threads, sessions, io_uring.
  *
  * TCP and UDP are decided where a process names the address, so that the call fails with EPERM. Other protocols, and the
  * first packet of each TCP connection, are decided by the packet: raw sockets, SCTP, and whatever connects by another way.
- * Everything that cannot be read is denied.
+ * Packets whose header has more than an address, which may lead elsewhere, are denied. Everything that cannot be read is.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -43,7 +43,9 @@ struct bpf_sock_addr {
 };
 
 struct __sk_buff {
-	u32 before_sk[42];
+	u32 before_protocol[4];
+	u32 protocol;
+	u32 before_sk[37];
 	struct bpf_sock *sk __attribute__((aligned(8)));
 };
 
@@ -54,6 +56,8 @@ struct __sk_buff {
 #define DCCP 33
 #define SCTP 132
 #define UDP_LITE 136
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
 
 /* Ranges of ports in one entry. */
 #define RANGES 16
@@ -151,12 +155,12 @@ static __always_inline u32 port_of(struct bpf_sock_addr *ctx)
 }
 
 /* Of an address that is all zero the kernel makes one of this machine: the loopback's, or the one that the socket is bound
- * to. Of a socket that is bound to a device, or of a datagram, which may name one, it is not known which. */
+ * to. Of a socket that is bound to a device, or of datagrams, which may name one, it is not known which. */
 static __always_inline int is_denied_here(struct bpf_sock_addr *ctx, u32 port)
 {
 	struct bpf_sock *sk = ctx->sk;
 
-	if (!sk || sk->bound_dev_if)
+	if (!sk || sk->bound_dev_if || ctx->type != SOCK_STREAM)
 		return 1;
 	if (is_denied4(LOOPBACK, port) || is_denied(0, 0, 0, ONE, port))
 		return 1;
@@ -174,12 +178,17 @@ int connect4(struct bpf_sock_addr *ctx)
 	return answer(is_denied4(address, port) || (!address && is_denied_here(ctx, port)));
 }
 
+/* A connected socket asks without an address if its message has options: its peer is meant. A port of zero that is named
+ * is refused by the kernel. */
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	u32 address = ctx->user_ip4;
+	u32 address = ctx->user_ip4, port = port_of(ctx);
+	struct bpf_sock *sk = ctx->sk;
 
-	return answer(!address || is_denied4(address, port_of(ctx)));
+	if (!address && !port && sk)
+		return answer(!sk->dst_ip4 || is_denied4(sk->dst_ip4, __builtin_bswap16(sk->dst_port)));
+	return answer(!address || is_denied4(address, port));
 }
 
 /* An address of IPv6 that is all zero, or that of IPv4 in it. */
@@ -202,10 +211,17 @@ SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
 	u32 one = ctx->user_ip6[0], two = ctx->user_ip6[1], three = ctx->user_ip6[2], four = ctx->user_ip6[3];
+	u32 port = port_of(ctx);
+	struct bpf_sock *sk = ctx->sk;
 
-	if (is_unspecified(one, two, three, four))
-		return answer(1);
-	return answer(is_denied(one, two, three, four, port_of(ctx)));
+	if (!(one | two | three | four) && !port && sk) {
+		one = sk->dst_ip6[0];
+		two = sk->dst_ip6[1];
+		three = sk->dst_ip6[2];
+		four = sk->dst_ip6[3];
+		port = __builtin_bswap16(sk->dst_port);
+	}
+	return answer(is_unspecified(one, two, three, four) || is_denied(one, two, three, four, port));
 }
 
 /* Whether a protocol has the port of the destination in its third and fourth byte. */
@@ -227,56 +243,39 @@ static __always_inline u32 port_in(struct __sk_buff *skb, u32 protocol, u32 at, 
 	return __builtin_bswap16(port);
 }
 
-/* `is_checked`: options that lead elsewhere were checked where the address was named. */
-static __always_inline int is_denied_packet4(struct __sk_buff *skb, u8 first, bool is_checked)
+/* Of a header without options. */
+static __always_inline int is_denied_packet4(struct __sk_buff *skb)
 {
-	u32 header = (first & 0xf) * 4, address;
+	u32 address;
 	__be16 part;
 	u8 protocol;
 
-	/* Options may name another destination. */
-	if (header < 20 || (header > 20 && !is_checked))
-		return 1;
 	if (bpf_skb_load_bytes(skb, 6, &part, sizeof(part)) || bpf_skb_load_bytes(skb, 9, &protocol, sizeof(protocol)) ||
 	    bpf_skb_load_bytes(skb, 16, &address, sizeof(address)))
 		return 1;
-	return is_denied4(address, port_in(skb, protocol, header, part & __builtin_bswap16(0x1fff)));
+	return is_denied4(address, port_in(skb, protocol, 20, part & __builtin_bswap16(0x1fff)));
+}
+
+static __always_inline int is_denied_packet6(struct __sk_buff *skb, u8 next)
+{
+	u32 word[4];
+
+	if (bpf_skb_load_bytes(skb, 24, word, sizeof(word)))
+		return 1;
+	return is_denied(word[0], word[1], word[2], word[3], port_in(skb, next, 40, false));
 }
 
 /* Whether what follows the header of IPv6 is another header, and not a protocol. */
-static __always_inline bool is_extension(u32 protocol)
+static __always_inline bool is_extension(u8 next)
 {
-	return protocol == 0 || protocol == 43 || protocol == 44 || protocol == 51 || protocol == 60 || protocol == 135 ||
-	       protocol == 139 || protocol == 140;
+	return next == 0 || next == 43 || next == 44 || next == 51 || next == 60 || next == 135 || next == 139 || next == 140;
 }
 
-static __always_inline int is_denied_packet6(struct __sk_buff *skb, bool is_checked)
+/* Whether a packet of a TCP socket begins no connection: SYN without ACK begins one. */
+static __always_inline bool goes_on(struct __sk_buff *skb, u32 at)
 {
-	u32 word[4], port;
-	u8 next;
+	u8 flags;
 
-	if (bpf_skb_load_bytes(skb, 6, &next, sizeof(next)) || bpf_skb_load_bytes(skb, 24, word, sizeof(word)))
-		return 1;
-	/* A header of routing names another destination. */
-	if (next == 43 && !is_checked)
-		return 1;
-	port = is_extension(next) ? UNKNOWN_PORT : port_in(skb, next, 40, false);
-	return is_denied(word[0], word[1], word[2], word[3], port);
-}
-
-/* Whether a packet of a TCP socket begins no connection. */
-static __always_inline bool goes_on(struct __sk_buff *skb, u8 first)
-{
-	u32 at = (first & 0xf) * 4;
-	u8 flags, next;
-
-	if (first >> 4 == 6) {
-		/* Where the flags are is not known behind other headers. */
-		if (bpf_skb_load_bytes(skb, 6, &next, sizeof(next)) || next != TCP)
-			return false;
-		at = 40;
-	}
-	/* SYN without ACK begins one. */
 	return !bpf_skb_load_bytes(skb, at + 13, &flags, sizeof(flags)) && (flags & 0x12) != 0x02;
 }
 
@@ -284,26 +283,26 @@ SEC("cgroup_skb/egress")
 int egress(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
-	bool is_tcp = false;
-	u8 first;
+	u8 first, next = 0;
+	bool is_four;
 
 	if (!sk)
 		return answer(1);
 	sk = bpf_sk_fullsock(sk);
 	if (!sk || bpf_skb_load_bytes(skb, 0, &first, sizeof(first)))
 		return answer(1);
+	/* A header of IPv4 with options, or one of IPv6 with others behind it: where it leads is not known. */
+	is_four = skb->protocol == __builtin_bswap16(ETH_P_IP);
+	if (is_four) {
+		if (first != 0x45)
+			return answer(1);
+	} else if (skb->protocol != __builtin_bswap16(ETH_P_IPV6) || first >> 4 != 6 ||
+		   bpf_skb_load_bytes(skb, 6, &next, sizeof(next)) || is_extension(next)) {
+		return answer(1);
+	}
 	if (sk->type == SOCK_DGRAM && sk->protocol == UDP)
 		return 1;
-	if (sk->type == SOCK_STREAM && sk->protocol == TCP) {
-		if (goes_on(skb, first))
-			return 1;
-		is_tcp = true;
-	}
-	switch (first >> 4) {
-	case 4:
-		return answer(is_denied_packet4(skb, first, is_tcp));
-	case 6:
-		return answer(is_denied_packet6(skb, is_tcp));
-	}
-	return answer(1);
+	if (sk->type == SOCK_STREAM && sk->protocol == TCP && goes_on(skb, is_four ? 20 : 40))
+		return 1;
+	return answer(is_four ? is_denied_packet4(skb) : is_denied_packet6(skb, next));
 }

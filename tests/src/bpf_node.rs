@@ -525,7 +525,9 @@ pub fn policy(files: &[&str], is_reported: bool) -> String {
     let rule =
         |file: &&str| json!({ "pattern": file, "permissions": ["read"], "qualifiers": ["deny"] });
     let files: Vec<Value> = files.iter().map(rule).collect();
-    policy_of(&json!({ "privileged": true, "auditViolations": is_reported, "bpfRawRules": { "files": files } }))
+    policy_of(
+        &json!({ "privileged": true, "auditViolations": is_reported, "bpfRawRules": { "files": files } }),
+    )
 }
 
 /// A policy of the mode `EnhanceProtect` for BPF.

@@ -14,13 +14,15 @@ const CHANGE: Duration = Duration::from_secs(60);
 /// Nobody listens at these ports: who may connect is refused by the kernel of the other side.
 const DENIED: &str = "7001";
 const OTHER: &str = "7002";
-/// The process leaves the control groups of the host out of its mounts, as a runtime does.
-const OWN_GROUPS: &str = "umount -l /sys/fs/cgroup; echo made; read _ <";
+/// The process leaves the control groups of the host out of its mounts, and drops capabilities, as a runtime does.
+const OWN_GROUPS: &str = "umount -l /sys/fs/cgroup; exec setpriv --bounding-set=-sys_admin,-bpf \
+    sh -c 'echo made; read _ < $0; exec sleep 100000'";
 
 /// A policy that denies one port of the loopback.
 fn denying(port: &str) -> String {
     let port: u16 = port.parse().expect("it is a port");
-    let rule = json!({ "qualifiers": ["deny"], "cidr": "127.0.0.0/8", "ports": [{ "port": port }] });
+    let rule =
+        json!({ "qualifiers": ["deny"], "cidr": "127.0.0.0/8", "ports": [{ "port": port }] });
     policy_of(&json!({ "privileged": true,
         "bpfRawRules": { "network": { "egress": { "toDestinations": [rule] } } } }))
 }
@@ -46,7 +48,7 @@ fn without_bpf_lsm_egress_is_denied_and_other_rules_are_gaps() {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
     let test = "without_bpf_lsm_egress_is_denied_and_other_rules_are_gaps";
-    let _ = run_inside_with(Guest::new(), LSM, test, LIMIT);
+    let _ = run_inside_with(Guest::new().program("setpriv"), LSM, test, LIMIT);
 }
 
 fn confine() {

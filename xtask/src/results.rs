@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 14] = [
+const OF_TESTS: [(&str, &[&str]); 16] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],
@@ -47,6 +47,18 @@ const OF_TESTS: [(&str, &[&str]); 14] = [
     (
         "2026-11-28-soak",
         &["README.md", "final.json", "samples.jsonl"],
+    ),
+    (
+        "2026-11-29-node-bpf-scale",
+        &["README.md", "changes.tsv", "one-policy.tsv"],
+    ),
+    (
+        "2026-11-29-operator-scale",
+        &[
+            "README.md",
+            "memory-10000x20x10.json",
+            "memory-400x1x32.json",
+        ],
     ),
     (
         "2026-11-29-starts",

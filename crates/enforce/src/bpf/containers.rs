@@ -112,26 +112,54 @@ impl ContainerPlace {
         &self.group_path
     }
 
-    /// Checks that the container does not see control groups outside of its own, to which its programs could move.
+    /// Checks that the container neither sees control groups outside of its own, to which its programs could move, nor
+    /// may have the right to detach programs of its own.
     pub(crate) fn is_kept_in(&self) -> Result<(), Error> {
+        let wrong = |why: String| Error::Container { pid: self.pid, why };
         for line in self.mounts.lines() {
-            let Some((mount, rest)) = line.split_once(" - ") else {
-                continue;
-            };
+            let (mount, rest) = line
+                .split_once(" - ")
+                .ok_or_else(|| wrong(format!("has a mount that cannot be read: {line}")))?;
             let mut fields = mount.split(' ').skip(3);
             // A line that cannot be read counts as one that shows all groups.
             let (root, at) = (fields.next().unwrap_or("/"), fields.next().unwrap_or("/"));
             let is_groups = rest.split(' ').next() == Some("cgroup2");
             if is_groups && !Path::new(root).starts_with(&self.group_name) {
-                return Err(Error::Container {
-                    pid: self.pid,
-                    why: format!(
-                        "sees at {at} control groups that are not its own, and could leave its own"
-                    ),
-                });
+                return Err(wrong(format!(
+                    "sees at {at} control groups that are not its own, and could leave its own"
+                )));
             }
         }
-        Ok(())
+        match self.can_detach()? {
+            Some(capability) => Err(wrong(format!(
+                "may have the capability {capability}, with which it could remove the programs"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// A capability of the container with which it could remove programs from its control group.
+    fn can_detach(&self) -> Result<Option<&'static str>, Error> {
+        let namespace = |pid: &str| {
+            let path = format!("/proc/{pid}/ns/user");
+            fs::read_link(&path).map_err(cannot(Path::new(&path)))
+        };
+        // Those of a user namespace of its own do not count for programs.
+        if namespace(&self.pid.to_string())? != namespace("self")? {
+            return Ok(None);
+        }
+        let path = format!("/proc/{}/status", self.pid);
+        let status = fs::read_to_string(&path).map_err(cannot(Path::new(&path)))?;
+        let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+        let bounding = bounding.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+        let bounding = bounding.ok_or_else(|| Error::Container {
+            pid: self.pid,
+            why: "has capabilities that cannot be read".to_owned(),
+        })?;
+        let mut known = [(21, "SYS_ADMIN"), (39, "BPF")].into_iter();
+        Ok(known
+            .find(|(bit, _)| bounding & (1 << bit) != 0)
+            .map(|(_, name)| name))
     }
 
     fn entry(&self, number: u32, table: u32) -> Vec<u8> {

@@ -23,6 +23,10 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/egress.bpf.o"))
 const ZERO: [u8; 4] = [0; 4];
 const RULES: &str = "rules";
 const DENIALS: &str = "denials";
+/// Which version of the rules is in force; 0 if that is not known.
+const VERSION: &str = "version";
+/// `CGROUP2_SUPER_MAGIC`.
+const GROUPS_TYPE: i64 = 0x6367_7270;
 /// The control groups of the containers of a policy: path by number.
 const GROUPS: &str = "groups";
 /// Most containers of a policy on a node.
@@ -67,55 +71,49 @@ impl EgressPrograms {
         })
     }
 
-    /// Puts the rules of a policy in force in all containers that have its name. Returns whether its programs were loaded
-    /// before.
+    /// Confines a container by a policy. Where other containers have a policy of this name, it gets the rules that they have:
+    /// returns whether these are the ones given.
     ///
     /// # Errors
-    /// If the kernel refuses programs or rules; those before stay in force then.
-    pub fn write(&self, name: &str, table: &EgressTable) -> Result<bool, Error> {
-        let folder = self.policy(name)?;
-        let (last, _) = PROGRAMS[PROGRAMS.len() - 1];
-        let is_loaded = folder.join(last).exists();
-        if !is_loaded {
-            // What a process that was killed has left is no use: its programs may be some of them.
-            remove(&folder)?;
-            make_folder(&folder)?;
-            load(&folder)?;
-        }
-        let rules = map(&folder, RULES)?;
-        let prefixes = create_prefixes(table)?;
-        let fd = prefixes.as_fd().as_raw_fd().to_ne_bytes();
-        put(&rules, RULES, &ZERO, &fd)?;
-        Ok(is_loaded)
-    }
-
-    /// Has the programs of a policy, which was written, decide for a container.
-    ///
-    /// # Errors
-    /// If the container could leave its control group, or the kernel refuses a program. Programs before that one decide.
-    pub fn confine(&self, name: &str, place: &ContainerPlace) -> Result<(), Error> {
+    /// If the container could leave its control group or remove the programs, or the kernel refuses one. Programs before that
+    /// one decide.
+    pub fn confine(
+        &self,
+        name: &str,
+        table: &EgressTable,
+        place: &ContainerPlace,
+    ) -> Result<bool, Error> {
         place.is_kept_in()?;
         let folder = self.policy(name)?;
-        let group = File::open(place.group()).map_err(cannot(place.group()))?;
-        let number = group.metadata().map_err(cannot(place.group()))?.ino();
-        let mut path = place.group().as_os_str().as_encoded_bytes().to_vec();
-        path.resize(PATH_SIZE as usize, 0);
-        // Before the programs: what is attached is never forgotten.
-        let groups = map(&folder, GROUPS)?;
-        put(&groups, GROUPS, &number.to_ne_bytes(), &path)?;
-        for (program, hook) in PROGRAMS {
-            let refused = |cause: io::Error| Error::Path {
-                path: format!("{} for {program}", place.group().display()),
-                cause,
-            };
-            let pinned = Program::fd_from_pinned_path(folder.join(program)).map_err(Error::load)?;
-            let number = number_of(&pinned)?;
-            let attached = programs_of_group(group.as_fd(), hook);
-            let attached = attached.map_err(|error| refused(error.into()))?;
-            if !attached.contains(&number) {
-                let attached = attach_to_group(pinned.as_fd(), group.as_fd(), hook);
-                attached.map_err(|error| refused(error.into()))?;
-            }
+        if !(is_loaded(&folder) && forget_ended(&folder)?) {
+            self.load(&folder)?;
+            write(&folder, table)?;
+        }
+        attach(&folder, place)?;
+        Ok(version_of(&folder)? == Some(table.version()))
+    }
+
+    /// Puts the rules of a policy in force in all containers that have its name.
+    ///
+    /// # Errors
+    /// If its programs are gone, or the kernel refuses the rules; those before stay in force then.
+    pub fn change(&self, name: &str, table: &EgressTable) -> Result<(), Error> {
+        let folder = self.policy(name)?;
+        match is_loaded(&folder) {
+            true => write(&folder, table),
+            false => Err(Error::Missing {
+                what: "set of programs",
+            }),
+        }
+    }
+
+    /// Loads the programs of a policy, if they are not loaded as a whole.
+    fn load(&self, folder: &Path) -> Result<(), Error> {
+        if !is_loaded(folder) {
+            // What a process that was killed has left is no use: its programs may be some of them.
+            remove(folder)?;
+            make_folder(folder)?;
+            load(folder)?;
         }
         Ok(())
     }
@@ -129,13 +127,7 @@ impl EgressPrograms {
         if !folder.join(DENIALS).exists() {
             return Ok(None);
         }
-        let found = map(&folder, DENIALS)?.lookup(&ZERO, MapFlags::ANY);
-        let bytes = found.map_err(Error::map(DENIALS))?;
-        let number = bytes.and_then(|bytes| bytes.first_chunk().copied());
-        let number = number.ok_or(Error::Missing {
-            what: "count of denials",
-        })?;
-        Ok(Some(u64::from_ne_bytes(number)))
+        number_in(&folder, DENIALS)
     }
 
     /// Forgets the containers that have ended, and the policies of which none is left.
@@ -146,9 +138,7 @@ impl EgressPrograms {
         let entries = fs::read_dir(&self.folder).map_err(cannot(&self.folder))?;
         for entry in entries {
             let folder = entry.map_err(cannot(&self.folder))?.path();
-            // Without the table it was not loaded as a whole.
-            let is_used = folder.join(GROUPS).exists() && forget_ended(&folder)?;
-            if !is_used {
+            if !(is_loaded(&folder) && forget_ended(&folder)?) {
                 remove(&folder)?;
             }
         }
@@ -180,6 +170,62 @@ fn file_name(name: &str) -> String {
     file
 }
 
+/// Whether the programs of a policy are loaded: where the last one is, all are.
+fn is_loaded(folder: &Path) -> bool {
+    let (last, _) = PROGRAMS[PROGRAMS.len() - 1];
+    folder.join(last).exists()
+}
+
+/// Puts rules in force. A process that is killed here leaves a version that is none.
+fn write(folder: &Path, table: &EgressTable) -> Result<(), Error> {
+    let version = map(folder, VERSION)?;
+    let rules = map(folder, RULES)?;
+    let prefixes = create_prefixes(table)?;
+    let fd = prefixes.as_fd().as_raw_fd().to_ne_bytes();
+    put(&version, VERSION, &ZERO, &0_u64.to_ne_bytes())?;
+    put(&rules, RULES, &ZERO, &fd)?;
+    put(&version, VERSION, &ZERO, &table.version().to_ne_bytes())
+}
+
+/// The version of the rules in force.
+fn version_of(folder: &Path) -> Result<Option<u64>, Error> {
+    number_in(folder, VERSION)
+}
+
+/// The number in a table that has one.
+fn number_in(folder: &Path, name: &'static str) -> Result<Option<u64>, Error> {
+    let found = map(folder, name)?.lookup(&ZERO, MapFlags::ANY);
+    let bytes = found.map_err(Error::map(name))?;
+    let number = bytes.and_then(|bytes| bytes.first_chunk().copied());
+    Ok(number.map(u64::from_ne_bytes))
+}
+
+/// Has the programs of a policy decide for a container.
+fn attach(folder: &Path, place: &ContainerPlace) -> Result<(), Error> {
+    let group = File::open(place.group()).map_err(cannot(place.group()))?;
+    let number = group.metadata().map_err(cannot(place.group()))?.ino();
+    let mut path = place.group().as_os_str().as_encoded_bytes().to_vec();
+    path.resize(PATH_SIZE as usize, 0);
+    // Before the programs: what is attached is never forgotten.
+    let groups = map(folder, GROUPS)?;
+    put(&groups, GROUPS, &number.to_ne_bytes(), &path)?;
+    for (program, hook) in PROGRAMS {
+        let refused = |cause: io::Error| Error::Path {
+            path: format!("{} for {program}", place.group().display()),
+            cause,
+        };
+        let pinned = Program::fd_from_pinned_path(folder.join(program)).map_err(Error::load)?;
+        let number = number_of(&pinned)?;
+        let attached = programs_of_group(group.as_fd(), hook);
+        let attached = attached.map_err(|error| refused(error.into()))?;
+        if !attached.contains(&number) {
+            let attached = attach_to_group(pinned.as_fd(), group.as_fd(), hook);
+            attached.map_err(|error| refused(error.into()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Forgets the containers of a policy that have ended. Returns whether one is left.
 fn forget_ended(folder: &Path) -> Result<bool, Error> {
     let groups = map(folder, GROUPS)?;
@@ -190,13 +236,29 @@ fn forget_ended(folder: &Path) -> Result<bool, Error> {
             continue;
         };
         let number = key.first_chunk().copied().map(u64::from_ne_bytes);
-        let found = fs::metadata(text(&path));
-        match found.is_ok_and(|found| Some(found.ino()) == number) {
-            true => is_used = true,
-            false => groups.delete(&key).map_err(Error::map(GROUPS))?,
+        match has_ended(Path::new(&text(&path)), number)? {
+            true => groups.delete(&key).map_err(Error::map(GROUPS))?,
+            false => is_used = true,
         }
     }
     Ok(is_used)
+}
+
+/// Whether a control group is gone. Where control groups cannot be seen nothing has ended.
+fn has_ended(path: &Path, number: Option<u64>) -> Result<bool, Error> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(Some(found.ino()) != number),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut above = path.ancestors().skip(1).filter(|above| above.exists());
+            let above = above.next().unwrap_or(Path::new("/"));
+            let kind = rustix::fs::statfs(above).map_err(|error| cannot(above)(error.into()))?;
+            match kind.f_type == GROUPS_TYPE {
+                true => Ok(true),
+                false => Err(Error::NoUnifiedHierarchy),
+            }
+        }
+        Err(error) => Err(cannot(path)(error)),
+    }
 }
 
 fn map(folder: &Path, name: &'static str) -> Result<MapHandle, Error> {
@@ -219,10 +281,13 @@ fn load(folder: &Path) -> Result<(), Error> {
     }
     let object = object.load().map_err(Error::load)?;
     let sizes = [8, PATH_SIZE, MAX_GROUPS];
-    let mut groups = create_with(MapType::Hash, GROUPS, sizes, ON_DEMAND)?;
-    groups
-        .pin(folder.join(GROUPS))
-        .map_err(Error::map(GROUPS))?;
+    for (name, kind, sizes, flags) in [
+        (GROUPS, MapType::Hash, sizes, ON_DEMAND),
+        (VERSION, MapType::Array, [4, 8, 1], 0),
+    ] {
+        let mut map = create_with(kind, name, sizes, flags)?;
+        map.pin(folder.join(name)).map_err(Error::map(name))?;
+    }
     for (name, _) in PROGRAMS {
         let mut programs = object.progs_mut();
         let found = programs.find(|program| program.name() == name);
@@ -232,13 +297,49 @@ fn load(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Loads the programs, and drops them.
+/// Loads the programs with two rules, and drops them: older kernels take the programs, and tables of one rule alone.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// What the kernel refuses, or a kernel whose sockets may have no control group.
 pub fn try_egress() -> Result<(), Error> {
     check_file_system()?;
-    open_object()?.load().map(drop).map_err(Error::load)
+    if let Some(lack) = sockets_without_group() {
+        return Err(Error::Lacks { lack });
+    }
+    let object = open_object()?.load().map_err(Error::load)?;
+    let mut maps = object.maps();
+    let rules = maps.find(|map| map.name() == RULES);
+    let rules = rules.ok_or(Error::Missing {
+        what: "table of rules",
+    })?;
+    let rules = MapHandle::try_from(&rules).map_err(Error::map(RULES))?;
+    let prefixes = create_prefixes(&EgressTable::example())?;
+    let fd = prefixes.as_fd().as_raw_fd().to_ne_bytes();
+    put(&rules, RULES, &ZERO, &fd)
+}
+
+/// Why sockets may have no control group of version 2: before Linux 5.15 the controllers of networks of version 1 took its
+/// place.
+fn sockets_without_group() -> Option<String> {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    let mounts = fs::read_to_string("/proc/self/mountinfo");
+    // Without the table of mounts nobody knows that there are none.
+    let has_old = mounts.map_or(true, |mounts| {
+        mounts.lines().any(|line| {
+            let kind = line.split_once(" - ").map(|(_, rest)| rest);
+            kind.is_some_and(|rest| {
+                rest.starts_with("cgroup ")
+                    && (rest.contains("net_cls") || rest.contains("net_prio"))
+            })
+        })
+    });
+    (version < (5, 15) && has_old).then(|| {
+        "control groups of version 1 have the controller net_cls or net_prio, which needs Linux 5.15"
+            .to_owned()
+    })
 }
 
 fn create_prefixes(table: &EgressTable) -> Result<MapHandle, Error> {

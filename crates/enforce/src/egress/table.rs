@@ -1,6 +1,6 @@
 //! The rules of a policy by prefix: `struct denied` of bpf/egress.bpf.c.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use policy::compile::MachineFeatures;
 use policy::compile::bpf::{Key, Profile};
@@ -89,8 +89,12 @@ impl Ports {
 /// What of the rules for BPF the programs at control groups do not enforce; empty if they enforce all of it.
 #[must_use]
 pub fn what_egress_lacks(policy: &Policy) -> Vec<String> {
+    lacks_of(&of_bpf(policy))
+}
+
+fn lacks_of(profile: &Profile) -> Vec<String> {
     let mut lacks = Vec::new();
-    for entry in &of_bpf(policy).entries {
+    for entry in &profile.entries {
         let lack = match (&entry.key, entry.verdict) {
             (Key::Egress { .. }, RuleAction::Deny) => continue,
             (Key::Egress { .. }, _) => format!(
@@ -124,11 +128,12 @@ impl EgressTable {
     /// If there are more than 16,384 prefixes, or more than 16 ranges of ports at one address; if the policy has a rule that
     /// these programs do not enforce.
     pub fn of(policy: &Policy) -> Result<Self, Error> {
-        if let Some(lack) = what_egress_lacks(policy).into_iter().next() {
+        let profile = of_bpf(policy);
+        if let Some(lack) = lacks_of(&profile).into_iter().next() {
             return Err(Error::Lacks { lack });
         }
         let mut given: BTreeMap<Prefix, Ports> = BTreeMap::new();
-        for entry in of_bpf(policy).entries {
+        for entry in profile.entries {
             let Key::Egress {
                 address,
                 prefix,
@@ -151,9 +156,18 @@ impl EgressTable {
                 limit: PREFIXES,
             });
         }
-        let encode = |prefix: &Prefix| Ok((*prefix, all_of(&given, *prefix).encode()?));
+        let lengths: BTreeSet<u8> = given.keys().map(|(length, _)| *length).collect();
+        let encode = |prefix: &Prefix| Ok((*prefix, all_of(&given, &lengths, *prefix).encode()?));
         let encoded: Result<_, Error> = given.keys().map(encode).collect();
         encoded.map(Self)
+    }
+
+    /// Two rules: the loopback's addresses.
+    pub(super) fn example() -> Self {
+        let all = Ports::All.encode().expect("it has no ranges");
+        let addresses =
+            [128, 104].map(|length| ((length, 0xffff_7f00_0000 & mask(length)), all.clone()));
+        Self(addresses.into_iter().collect())
     }
 
     /// Keys and values for the table in the kernel.
@@ -162,6 +176,16 @@ impl EgressTable {
             let mut key = u32::from(*length).to_ne_bytes().to_vec();
             key.extend(address.to_be_bytes());
             (key, &value[..])
+        })
+    }
+
+    /// A number that tells versions apart: FNV-1a of the content.
+    pub(super) fn version(&self) -> u64 {
+        let bytes = self
+            .entries()
+            .flat_map(|(key, value)| [key, value.to_vec()].concat());
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
     }
 
@@ -176,10 +200,15 @@ fn mask(prefix: u8) -> u128 {
     u128::MAX.checked_shl(behind).unwrap_or(0)
 }
 
-/// The ports of a prefix, with those of all that contain it: the kernel finds the longest alone.
-fn all_of(given: &BTreeMap<Prefix, Ports>, (length, address): Prefix) -> Ports {
-    let containing =
-        (0..=length).filter_map(|shorter| given.get(&(shorter, address & mask(shorter))));
+/// The ports of a prefix, with those of all that contain it: the kernel finds the longest alone. `lengths`: those that occur.
+fn all_of(
+    given: &BTreeMap<Prefix, Ports>,
+    lengths: &BTreeSet<u8>,
+    (length, address): Prefix,
+) -> Ports {
+    let containing = lengths
+        .range(..=length)
+        .filter_map(|shorter| given.get(&(*shorter, address & mask(*shorter))));
     let sum = containing.cloned().reduce(|sum, more| sum.and(&more));
     sum.expect("a prefix contains itself")
 }

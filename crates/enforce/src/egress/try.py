@@ -139,6 +139,44 @@ def part(offset, options=b""):
         one.sendto(header + options + ports + b"\0\x08\0\0", (address, 0))
 
 
+# An address that is not the one, also of this network.
+other = "2001:db8::2" if is_six else "192.0.2.2"
+
+
+def routed(kind, by_message):
+    """Named is another address, and options lead by the one."""
+    with made(kind) as one:
+        if is_six:
+            # A header of segments: the last address, and the one before it.
+            segments = socket.inet_pton(family, other) + socket.inet_pton(family, address)
+            level, option = socket.IPPROTO_IPV6, 57
+            value = struct.pack("!BBBBBBH", 0, 4, 4, 1, 1, 0, 0) + segments
+        else:
+            level, option = socket.IPPROTO_IP, 4
+            value = struct.pack("!BBB4sB", 131, 7, 4, socket.inet_aton(address), 0)
+        if by_message:
+            one.sendmsg([b"x"], [(level, 7 if not is_six else option, value)], 0, (other, port))
+            return
+        one.setsockopt(level, option, value)
+        if kind == socket.SOCK_DGRAM:
+            one.sendto(b"x", (other, port))
+            return
+        one.settimeout(0.3)
+        try:
+            one.connect((other, port))
+        except TimeoutError:
+            # The kernel drops a denied beginning, and says nothing.
+            raise PermissionError(errno.EPERM, "no answer")
+
+
+def with_options():
+    """A connected socket that sends with options: no address is named."""
+    with made(socket.SOCK_DGRAM) as one:
+        one.connect((address, port))
+        level, option = (socket.IPPROTO_IPV6, 67) if is_six else (socket.IPPROTO_IP, 1)
+        one.sendmsg([b"x"], [(level, option, struct.pack("=i", 0x10))])
+
+
 ports = struct.pack("!HH", 1, port)
 tcp = ports + struct.pack("!IIBBHHH", 1, 0, 0x50, 2, 100, 0, 0)
 say("tcp", connect, socket.SOCK_STREAM)
@@ -151,6 +189,10 @@ say("fast-open", fast_open)
 say("mptcp", connect, socket.SOCK_STREAM, MPTCP)
 say("on-device", on_device)
 if not is_none:
+    say("udp-options", with_options)
+    say("route-udp", routed, socket.SOCK_DGRAM, False)
+    say("route-udp-message", routed, socket.SOCK_DGRAM, True)
+    say("route-tcp", routed, socket.SOCK_STREAM, False)
     say("udp-lite", send, socket.SOCK_DGRAM, UDP_LITE)
     say("udp-again", again)
     say("sctp", connect, socket.SOCK_STREAM, SCTP)

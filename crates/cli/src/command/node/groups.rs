@@ -38,25 +38,22 @@ impl KernelEnforcer for ControlGroups {
         let confine = || {
             let table = EgressTable::of(policy)?;
             let place = ContainerPlace::of(pid)?;
-            let programs = EgressPrograms::open()?;
-            programs.write(owner, &table)?;
-            programs.confine(owner, &place)
+            EgressPrograms::open()?.confine(owner, &table, &place)
         };
-        confine().map_err(|error: BpfError| chain(&error))?;
+        let is_current = confine().map_err(|error: BpfError| chain(&error))?;
         Ok(KernelContainer {
             // Nothing is reported by it.
             number: 0,
-            is_current: true,
+            is_current,
         })
     }
 
     fn change(&self, owner: &str, policy: &Policy) -> Result<(), String> {
         let change = || {
             let table = EgressTable::of(policy)?;
-            let programs = EgressPrograms::open()?;
-            programs.write(owner, &table)
+            EgressPrograms::open()?.change(owner, &table)
         };
-        change().map(drop).map_err(|error: BpfError| chain(&error))
+        change().map_err(|error: BpfError| chain(&error))
     }
 
     fn remove_ended(&self) -> Result<(), String> {
