@@ -52,9 +52,7 @@ const OF_TESTS: [(&str, &[&str]); 14] = [
         "2026-11-29-starts",
         &[
             "README.md",
-            "after.txt.gz",
             "agent.json",
-            "before.txt.gz",
             "floor.json",
             "fork_exec.json",
             "hazards.md",

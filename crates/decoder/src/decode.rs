@@ -718,14 +718,7 @@ pub fn merge<'a>(
         return descriptor;
     }
     let kernel = found.as_descriptor(0);
-    if !matches!(descriptor.kind, Known::Yes(_)) {
-        descriptor.kind = kernel.kind;
-    }
-    if let (Name::None, Name::Resolved(path)) = (descriptor.name, kernel.name) {
-        descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
-    }
-    descriptor.device = kernel.device;
-    descriptor.inode = kernel.inode;
+    merge_file(&mut descriptor, &kernel, arena);
     let Some(kernel) = kernel.socket else {
         return descriptor;
     };
@@ -791,6 +784,18 @@ fn kernels_socket(kernel: &Socket<'_>, view: SocketView) -> Socket<'static> {
         name_changed: Known::Yes(false),
         unspecified: None,
     }
+}
+
+/// Applies what the kernel says of any descriptor, whatever its kind.
+fn merge_file<'a>(descriptor: &mut Descriptor<'a>, kernel: &Descriptor<'_>, arena: &'a Bump) {
+    if !matches!(descriptor.kind, Known::Yes(_)) {
+        descriptor.kind = kernel.kind;
+    }
+    if let (Name::None, Name::Resolved(path)) = (descriptor.name, kernel.name) {
+        descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
+    }
+    descriptor.device = kernel.device;
+    descriptor.inode = kernel.inode;
 }
 
 /// Applies an address without a family. IPv4 sockets take it as an IPv4 address. Datagram sockets of IPv6
