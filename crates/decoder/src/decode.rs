@@ -627,35 +627,8 @@ fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> De
     }
 }
 
-/// Completes a descriptor that is an open file before the caller is known. Returns `None` if there is nothing
-/// to look up before the call returns, if it is a socket, or if it cannot be read.
-pub fn resolve_file<'a>(
-    inspector: &ProcessInspector,
-    call: &Call,
-    descriptor: Descriptor<'a>,
-    arena: &'a Bump,
-) -> Option<Descriptor<'a>> {
-    let number = existing_descriptor(call)?;
-    let found = inspector.file(call.tid, number)?;
-    Some(merge(descriptor, &found, SocketView::default(), arena))
-}
-
-/// As [`resolve_file`], from the name of the descriptor alone: what it may be, once for each kind of file that has such a
-/// name. `None` for a socket, and where the name cannot be read.
-pub fn resolve_link<'a>(
-    inspector: &ProcessInspector,
-    call: &Call,
-    descriptor: Descriptor<'a>,
-    arena: &'a Bump,
-) -> Option<impl Iterator<Item = Descriptor<'a>>> {
-    let number = existing_descriptor(call)?;
-    let found = inspector.linked_file(call.tid, number)?;
-    let each = found.into_iter();
-    Some(each.map(move |found| merge(descriptor, &found, SocketView::default(), arena)))
-}
-
 /// Returns the descriptor among the arguments of a call.
-fn existing_descriptor(call: &Call) -> Option<i32> {
+pub(crate) fn existing_descriptor(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {
         _ if call.is_unread => None,
         DescriptorSource::Argument(fd)
@@ -740,15 +713,12 @@ pub fn merge<'a>(
     view: SocketView,
     arena: &'a Bump,
 ) -> Descriptor<'a> {
+    if found.socket.is_some() && matches!(descriptor.name, Name::Resolved(_)) {
+        // It was a file before; another thread has put a socket in its place.
+        return descriptor;
+    }
     let kernel = found.as_descriptor(0);
-    if !matches!(descriptor.kind, Known::Yes(_)) {
-        descriptor.kind = kernel.kind;
-    }
-    if let (Name::None, Name::Resolved(path)) = (descriptor.name, kernel.name) {
-        descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
-    }
-    descriptor.device = kernel.device;
-    descriptor.inode = kernel.inode;
+    merge_file(&mut descriptor, &kernel, arena);
     let Some(kernel) = kernel.socket else {
         return descriptor;
     };
@@ -814,6 +784,18 @@ fn kernels_socket(kernel: &Socket<'_>, view: SocketView) -> Socket<'static> {
         name_changed: Known::Yes(false),
         unspecified: None,
     }
+}
+
+/// Applies what the kernel says of any descriptor, whatever its kind.
+fn merge_file<'a>(descriptor: &mut Descriptor<'a>, kernel: &Descriptor<'_>, arena: &'a Bump) {
+    if !matches!(descriptor.kind, Known::Yes(_)) {
+        descriptor.kind = kernel.kind;
+    }
+    if let (Name::None, Name::Resolved(path)) = (descriptor.name, kernel.name) {
+        descriptor.name = Name::Resolved(arena.alloc_slice_copy(path));
+    }
+    descriptor.device = kernel.device;
+    descriptor.inode = kernel.inode;
 }
 
 /// Applies an address without a family. IPv4 sockets take it as an IPv4 address. Datagram sockets of IPv6

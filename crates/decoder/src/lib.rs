@@ -9,6 +9,7 @@ pub mod decode;
 pub mod host;
 pub mod initial_stack;
 pub mod lineage;
+pub mod linked_file;
 pub mod names;
 pub mod process_inspector;
 pub mod runtime_process;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::lineage::InheritedState;
 use process_info::deadline::Deadline;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
-use process_info::sockets::{self, ResolvedDescriptor};
+use process_info::sockets::{self, DescriptorLink, ResolvedDescriptor};
 
 /// Identity of a process.
 #[derive(Clone, Copy, Debug)]
@@ -85,14 +85,14 @@ impl ProcessInspector {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline).ok()
     }
 
-    /// Resolves an open descriptor other than a socket, without reading the process's sockets.
-    pub fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
-        sockets::resolve_file(&self.proc, tid.0, number).ok()?
+    /// Reads the link of an open descriptor of the thread, without reading the process's sockets.
+    pub fn linked(&self, tid: Tid, number: i32) -> DescriptorLink {
+        sockets::read_link(&self.proc, tid.0, number)
     }
 
-    /// Returns what an open descriptor other than a socket may be, by its link alone.
-    pub fn linked_file(&self, tid: Tid, number: i32) -> Option<Vec<ResolvedDescriptor>> {
-        sockets::resolve_link(&self.proc, tid.0, number).ok()?
+    /// Resolves an open descriptor of the thread with this link, which is no socket.
+    pub fn file(&self, tid: Tid, number: i32, link: &[u8]) -> ResolvedDescriptor {
+        sockets::resolve_file(&self.proc, tid.0, number, link)
     }
 
     /// Reads the link of an open descriptor of the thread.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use abi::Errno;
 use abi::constant::{CLONE_VFORK, PTRACE_TRACEME};
 use bumpalo::Bump;
-use event::{Evaluator, LiveProcess, Outcome, Process, Relevance, Stage, Tid};
+use event::{Descriptor, Evaluator, LiveProcess, Outcome, Process, Relevance, Stage, Tid};
 
 use sys::notify::{AddMode, Received};
 use sys::poll::{self, PollFd};
@@ -31,6 +31,7 @@ use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode;
 use decoder::lineage;
+use decoder::linked_file::{self, LinkedFile};
 use decoder::stdio;
 use process_info::memory::{Access, Memory};
 
@@ -531,20 +532,22 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return false;
         };
         let inspector = &shared.tree.inspector;
-        let linked = decode::resolve_link(inspector, view.call, descriptor, view.arena);
-        let mut rejects = |descriptor| {
-            let mut view = *view;
-            view.decoded.descriptor = Some(descriptor);
-            self.worker.weigh_unnamed(&view, Stage::Descriptor) == Relevance::Reject
-        };
-        if linked.is_some_and(|mut each| each.all(&mut rejects)) {
-            Counters::add(&shared.counters.rejected_at_descriptor);
-            return true;
-        }
-        let Some(resolved) = decode::resolve_file(inspector, view.call, descriptor, view.arena)
-        else {
+        let Some(linked) = LinkedFile::of(inspector, view.call) else {
             return false;
         };
+        let kinds = linked.kinds(descriptor, view.arena);
+        let mut rejects = |descriptor: &Descriptor<'_>| {
+            let mut view = *view;
+            view.decoded.descriptor = Some(*descriptor);
+            self.worker.weigh_unnamed(&view, Stage::Descriptor) == Relevance::Reject
+        };
+        if kinds.iter().all(&mut rejects) {
+            Counters::add(&shared.counters.rejected_at_descriptor);
+            // If the call is followed all the same, the descriptor may have another file at its end.
+            view.decoded.descriptor = linked_file::of_any_kind(&kinds);
+            return true;
+        }
+        let resolved = linked.resolve(inspector, view.call, descriptor, view.arena);
         view.decoded.descriptor = Some(resolved);
         if self.worker.weigh_unnamed(view, Stage::Descriptor) == Relevance::Reject {
             Counters::add(&shared.counters.rejected_at_descriptor);

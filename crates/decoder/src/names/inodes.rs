@@ -396,17 +396,42 @@ pub(super) fn is_absence(errno: Errno) -> bool {
     )
 }
 
-/// Returns the path that the kernel has for an open file, as this program sees it.
+/// Suffix that the kernel adds to the path of a file that was deleted. A file's own name may end in it.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Returns the path that the kernel has for an open file, as this program sees it, without the suffix for deleted ones.
 pub(super) fn path_of(file: &OwnedFd, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
     let mut path = caller.inspector.own_descriptor(file)?;
-    if let Some(whole) = path.strip_suffix(b" (deleted)") {
-        path.truncate(whole.len());
+    if path.ends_with(DELETED) && !is_named(file, &path, caller)? {
+        path.truncate(path.len() - DELETED.len());
     }
     Ok(path)
 }
 
+/// Returns whether a file has this path in this program's own root. A deleted file may have other names left.
+fn is_named(file: &OwnedFd, path: &[u8], caller: Caller<'_>) -> Result<bool, Errno> {
+    let stat = walk::stat(file)?;
+    if stat.stx_nlink == 0 {
+        return Ok(false);
+    }
+    let own = Caller {
+        shares_root: true,
+        ..caller
+    };
+    let itself = LookupFlags {
+        stays_at_link: true,
+        ..LookupFlags::default()
+    };
+    match walk::find(own, path, None, itself) {
+        Ok(found) => Ok(Identity::of(&found.stat) == Identity::of(&stat)),
+        Err(errno) if is_absence(errno) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
 
     use event::Tid;
@@ -414,6 +439,34 @@ mod tests {
     use super::*;
     use crate::names::Mounts;
     use crate::process_inspector::ProcessInspector;
+
+    #[test]
+    fn a_name_that_ends_like_that_of_a_deleted_file_is_kept() {
+        let inspector = ProcessInspector::new().unwrap();
+        let mounts = Mounts::default();
+        let own = Tid(std::process::id().cast_signed());
+        let caller = Caller::new(own, &inspector, &mounts, true);
+        let folder = std::env::temp_dir().canonicalize().unwrap();
+        let folder = folder.join(format!("deleted-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (path, other) = (folder.join("x (deleted)"), folder.join("other"));
+        let open = || OwnedFd::from(std::fs::File::open(&path).unwrap());
+        let name = |file: &OwnedFd| path_of(file, caller).unwrap();
+        let raw = path.as_os_str().as_bytes();
+        std::fs::write(&path, "").unwrap();
+        let file = open();
+        assert_eq!(name(&file), raw);
+        std::fs::hard_link(&path, &other).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(name(&file), raw, "deleted, with another name left");
+        std::fs::write(&path, "").unwrap();
+        let later = open();
+        assert_eq!(name(&file), raw, "deleted, and replaced");
+        assert_eq!(name(&later), raw);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(name(&later), raw, "deleted");
+        assert_eq!(name(&file), raw);
+    }
 
     #[test]
     fn a_caller_that_ends_during_a_lookup_leaves_nothing_unknown_to_others() {

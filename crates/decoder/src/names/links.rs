@@ -1,6 +1,7 @@
 //! Hints which paths lead through a symbolic link.
 //!
-//! A hint saves a lookup that would fail. It decides nothing about the file: a wrong one costs a read of the file's path.
+//! A hint saves a lookup that would fail. It decides nothing about the file. A wrong one costs a read of the file's path,
+//! and where there is no file another lookup, after which it is forgotten.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -45,6 +46,16 @@ pub(super) fn note(path: &[u8]) {
     });
 }
 
+/// Forgets a path that leads through no link.
+pub(super) fn forget(path: &[u8]) {
+    KNOWN.with_borrow_mut(|known| {
+        let (slot, hash) = known.place(path);
+        if known.paths[slot] == hash {
+            known.paths[slot] = 0;
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStrExt;
@@ -79,14 +90,21 @@ mod tests {
             assert!(was_met(raw));
         }
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(find().err(), Some(rustix::io::Errno::NOENT));
         std::fs::write(&path, "").unwrap();
         let found = find().unwrap();
         let direct = walk::find(caller, raw, None, LookupFlags::default()).unwrap();
         assert_eq!(Identity::of(&found.stat), Identity::of(&direct.stat));
         assert!(!found.is_direct && direct.is_direct);
-        let name = crate::names::path(&found, caller).unwrap();
-        assert_eq!(name, raw);
+        assert_eq!(crate::names::path(&found, caller).unwrap(), raw);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(find().err(), Some(rustix::io::Errno::NOENT));
+        assert!(!was_met(raw), "neither a link nor a file is there");
+        // A link to nothing is one all the same.
+        std::os::unix::fs::symlink(folder.join("none"), &path).unwrap();
+        for _ in 0..2 {
+            assert_eq!(find().err(), Some(rustix::io::Errno::NOENT));
+            assert!(was_met(raw));
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -96,6 +114,11 @@ mod tests {
         note(b"/lib/a.so");
         assert!(was_met(b"/lib/a.so"));
         assert!(!was_met(b"/lib/b.so"));
+        forget(b"/lib/b.so");
+        assert!(was_met(b"/lib/a.so"));
+        forget(b"/lib/a.so");
+        assert!(!was_met(b"/lib/a.so"));
+        note(b"/lib/a.so");
         for number in 0..100 * HINTS {
             note(number.to_string().as_bytes());
         }

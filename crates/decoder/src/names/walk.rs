@@ -169,8 +169,8 @@ pub(super) fn find(
 }
 
 /// As [`find`], for an open: most programs open the same libraries through the same link. Where the last attempt without
-/// links met one, none is made. Of a file that is found otherwise `is_direct` and `is_plain` are false, whatever its path
-/// is by now, so that its name is read from the kernel.
+/// links met one, none is made unless there is no file. Of a file that is found otherwise `is_direct` and `is_plain` are
+/// false, whatever its path is by now, so that its name is read from the kernel.
 pub(super) fn find_again(
     caller: Caller<'_>,
     raw: &[u8],
@@ -183,12 +183,19 @@ pub(super) fn find_again(
         folder: folder.as_ref(),
         manner,
     };
-    let direct = match links::was_met(raw) {
-        true => Err(Errno::LOOP),
-        false => way.open(raw, scope | ResolveFlags::NO_SYMLINKS),
+    let linked = match links::was_met(raw) {
+        true => Some(way.open(raw, scope | ResolveFlags::NO_MAGICLINKS)),
+        false => None,
     };
-    if matches!(direct, Err(Errno::LOOP)) {
-        links::note(raw);
+    if let Some(linked) = linked.filter(|linked| !matches!(linked, Err(Errno::NOENT))) {
+        return way.follow(raw, linked);
+    }
+    let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
+    match direct {
+        Err(Errno::LOOP) => links::note(raw),
+        // No link is there.
+        Ok(_) | Err(Errno::NOENT) => links::forget(raw),
+        Err(_) => {}
     }
     way.resolve(raw, scope, direct)
 }
@@ -364,29 +371,31 @@ impl Way<'_> {
         match direct {
             // The path left the folder by `..`, or by a link to an absolute path, and the caller's root is its own.
             Err(Errno::XDEV) => self.step_along(raw),
-            Err(Errno::LOOP) => match self.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
-                Ok(file) => match place(file)? {
-                    place
-                        if self
-                            .caller
-                            .mounts
-                            .is_proc(&place.file, &place.stat, self.caller)? =>
-                    {
-                        self.step_along(raw)
-                    }
-                    place => Ok(place),
-                },
-                Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => {
-                    self.step_along(raw)
-                }
-                Err(errno) => Err(errno),
-            },
+            Err(Errno::LOOP) => {
+                self.follow(raw, self.open(raw, scope | ResolveFlags::NO_MAGICLINKS))
+            }
             Ok(file) => Ok(ResolvedFile {
                 is_direct: self.folder.is_none(),
                 is_plain: true,
                 ..place(file)?
             }),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// Resolves a path that leads through a link, and whose opening with links gave `linked`.
+    fn follow(&self, raw: &[u8], linked: Result<OwnedFd, Errno>) -> Result<ResolvedFile, Errno> {
+        let place = match linked {
+            Ok(file) => place(file)?,
+            Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => {
+                return self.step_along(raw);
+            }
+            Err(errno) => return Err(errno),
+        };
+        let mounts = self.caller.mounts;
+        match mounts.is_proc(&place.file, &place.stat, self.caller)? {
+            true => self.step_along(raw),
+            false => Ok(place),
         }
     }
 

@@ -49,14 +49,19 @@ struct CachedMount {
 
 impl Mounts {
     /// Returns the facts of the mount that the executable was found by, or of another one of its file system; `None` if
-    /// the process's namespace has none, e.g. for a memfd.
+    /// the process's namespace has none, e.g. for a memfd. `has_ids`: whether the kernel may have ids that it gives only
+    /// once.
     fn of(
         &self,
         proc: &Proc,
         pid: i32,
         executable: &Executable,
+        has_ids: bool,
     ) -> Result<Option<Arc<MountFacts>>, ProcError> {
-        let unique = executable.unique_mount(pid)?;
+        let unique = match has_ids {
+            true => executable.unique_mount(pid)?,
+            false => None,
+        };
         if let Some(known) = unique.and_then(|id| self.cached(id)) {
             return Ok(known);
         }
@@ -125,10 +130,13 @@ impl Executable {
 
     /// Returns the mount's id that the kernel gives only once.
     fn unique_mount(&self, pid: i32) -> Result<Option<u64>, ProcError> {
-        let stat = stat(&self.handle, UNIQUE_ID, pid)?;
-        let is_unique = stat.stx_mask & UNIQUE_ID.bits() != 0;
-        Ok(is_unique.then_some(stat.stx_mnt_id))
+        stat(&self.handle, UNIQUE_ID, pid).map(|stat| unique_id(&stat))
     }
+}
+
+/// Returns the id that the kernel gives only once, if that was asked for and the kernel has one.
+fn unique_id(stat: &Statx) -> Option<u64> {
+    (stat.stx_mask & UNIQUE_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
 /// Reads attributes that the kernel has, without asking the file's file system.
@@ -153,7 +161,8 @@ pub fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
     }
 }
 
-/// Reads all facts about the executable's file. Never waits for anything that the process controls:
+/// Reads all facts about the executable's file. One request suffices where the kernel has ids of mounts that it gives
+/// only once (6.8), the mount was looked at in the last two seconds and it is no overlay. Never waits for anything that the process controls:
 /// attributes are the cached ones. `trust_paths`: whether this process sees files where mounts say, which inside a
 /// container it does not for the container's own.
 pub(super) fn file(
@@ -162,12 +171,16 @@ pub(super) fn file(
     trust_paths: bool,
     pid: i32,
 ) -> Result<ExecutableFile, ProcError> {
-    if let Some(file) = plain_file(proc, mounts, pid) {
-        return Ok(file);
-    }
-    let executable = Executable::open(proc, pid)?;
-    let file = &executable.stat;
-    let mount = mounts.of(proc, pid, &executable)?;
+    let seen = proc.stat_link_for(pid, FILE, StatxFlags::BASIC_STATS | UNIQUE_ID)?;
+    let id = unique_id(&seen);
+    let (file, mount) = match id.and_then(|id| mounts.cached(id)) {
+        Some(mount) => (seen, mount),
+        None => {
+            let executable = Executable::open(proc, pid)?;
+            let mount = mounts.of(proc, pid, &executable, id.is_some())?;
+            (executable.stat, mount)
+        }
+    };
     // Only a memfd has such a path without a mount or a name.
     let from_memfd =
         mount.is_none() && file.stx_nlink == 0 && path(proc, pid)?.starts_with(b"/memfd:");
@@ -191,37 +204,18 @@ pub(super) fn file(
         lower_layer,
         from_memfd,
     };
-    Ok(described(file, flags))
-}
-
-/// Reads all facts by one request, where the file is on a mount that is cached and no overlay, as those of almost all
-/// programs are. Returns `None` for all others.
-fn plain_file(proc: &Proc, mounts: &Mounts, pid: i32) -> Option<ExecutableFile> {
-    let mask = StatxFlags::BASIC_STATS | UNIQUE_ID;
-    let file = proc.stat_link_for(pid, FILE, mask).ok()?;
-    let is_unique = file.stx_mask & UNIQUE_ID.bits() != 0;
-    let mount = mounts.cached(is_unique.then_some(file.stx_mnt_id)?)??;
-    let flags = ExecutableFlags {
-        upper_layer: Some(false),
-        lower_layer: Some(false),
-        from_memfd: false,
-    };
-    mount.overlay.is_none().then(|| described(&file, flags))
-}
-
-fn described(file: &Statx, flags: ExecutableFlags) -> ExecutableFile {
-    ExecutableFile {
+    Ok(ExecutableFile {
         flags,
         inode: file.stx_ino,
         ctime_ns: nanoseconds(&file.stx_ctime),
         mtime_ns: nanoseconds(&file.stx_mtime),
-    }
+    })
 }
 
 /// Returns whether the user who runs the executable may write it.
 pub(super) fn is_writable(proc: &Proc, mounts: &Mounts, pid: i32) -> Result<bool, ProcError> {
     let executable = Executable::open(proc, pid)?;
-    let mount = mounts.of(proc, pid, &executable)?;
+    let mount = mounts.of(proc, pid, &executable, true)?;
     let read_only = mount.is_some_and(|mount| mount.is_own && mount.read_only);
     Ok(writable::is_writable(
         proc,
@@ -242,16 +236,63 @@ pub(super) fn nanoseconds(time: &StatxTimestamp) -> u64 {
 mod tests {
     use super::*;
 
+    /// Facts that no mount of a test has, to see whether they are used.
+    fn facts(overlay: Option<Overlay>) -> Option<Arc<MountFacts>> {
+        Some(Arc::new(MountFacts {
+            is_own: true,
+            read_only: false,
+            overlay,
+        }))
+    }
+
+    /// An overlay whose files are all of a lower layer.
+    fn overlay() -> Option<Overlay> {
+        Some(Overlay {
+            device: b"0:0".to_vec(),
+            mount_point: b"/".to_vec(),
+            root: b"/".to_vec(),
+            has_upper: false,
+            upper: None,
+        })
+    }
+
     #[test]
     fn one_request_says_the_same_of_a_program_as_all_of_them() {
         let proc = Proc::open().unwrap();
         let mounts = Mounts::default();
         let own = std::process::id().cast_signed();
-        assert_eq!(plain_file(&proc, &mounts, own), None, "nothing is cached");
         let whole = file(&proc, &mounts, true, own).unwrap();
         assert_eq!(file(&proc, &mounts, true, own).unwrap(), whole);
-        // The file may be on an overlay, or the kernel may have no ids that it gives only once.
-        let plain = plain_file(&proc, &mounts, own);
-        assert!(plain.is_none_or(|plain| plain == whole));
+    }
+
+    #[test]
+    fn facts_of_a_mount_decide_about_a_program_only_while_they_are_fresh() {
+        let proc = Proc::open().unwrap();
+        let own = std::process::id().cast_signed();
+        let whole = file(&proc, &Mounts::default(), true, own).unwrap();
+        let seen = proc.stat_link_for(own, FILE, UNIQUE_ID).unwrap();
+        let Some(id) = unique_id(&seen) else {
+            testing::skip!("needs ids of mounts (Linux 6.8)", || Ok(
+                "statx gives none".to_owned()
+            ));
+        };
+        let with = |facts, read| {
+            let mounts = Mounts::default();
+            let known = CachedMount { read, facts };
+            mounts.known.lock().unwrap().insert(id, known);
+            file(&proc, &mounts, true, own).unwrap()
+        };
+        let layers = |file: ExecutableFile| (file.flags.upper_layer, file.flags.lower_layer);
+        let (now, old) = (Instant::now(), Instant::now().checked_sub(FRESH).unwrap());
+        assert_eq!(with(facts(None), now).inode, whole.inode);
+        assert_eq!(layers(with(facts(None), now)), (Some(false), Some(false)));
+        assert_eq!(
+            layers(with(facts(overlay()), now)),
+            (Some(false), Some(true))
+        );
+        assert_eq!(layers(with(None, now)), (None, None), "no memfd");
+        for facts in [facts(overlay()), facts(None), None] {
+            assert_eq!(with(facts, old), whole);
+        }
     }
 }

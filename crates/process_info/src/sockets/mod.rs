@@ -69,7 +69,7 @@ pub fn resolve(
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.descriptor_link(tid, number, &mut buffer)?;
     let Some(inode) = socket_inode(link) else {
-        return Ok(file(proc, tid, number, link));
+        return Ok(resolve_file(proc, tid, number, link));
     };
     let socket = resolve_socket(proc, (pid, tid), number, inode, deadline);
     Ok(ResolvedDescriptor {
@@ -81,47 +81,46 @@ pub fn resolve(
     })
 }
 
-/// Resolves a descriptor that is not a socket; `None` for a socket. Needs no access to a process.
-pub fn resolve_file(
-    proc: &Proc,
-    tid: i32,
-    number: i32,
-) -> Result<Option<ResolvedDescriptor>, ProcError> {
-    let mut buffer = [0; LINK_LIMIT];
-    let link = proc.descriptor_link(tid, number, &mut buffer)?;
-    let is_socket = socket_inode(link).is_some();
-    Ok((!is_socket).then(|| file(proc, tid, number, link)))
+/// What the link of a descriptor says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DescriptorLink {
+    /// A socket.
+    Socket,
+    /// The link cannot be read: nothing is known about the descriptor.
+    Unreadable,
+    /// Anything else, with the text of the link.
+    File(Vec<u8>),
 }
 
-/// As [`resolve_file`], from the link alone: the descriptor once for each kind that a file with this link may have, without
-/// device and inode.
-pub fn resolve_link(
-    proc: &Proc,
-    tid: i32,
-    number: i32,
-) -> Result<Option<Vec<ResolvedDescriptor>>, ProcError> {
+/// Reads the link of a descriptor. Needs no access to a process.
+pub fn read_link(proc: &Proc, tid: i32, number: i32) -> DescriptorLink {
     let mut buffer = [0; LINK_LIMIT];
-    let link = proc.descriptor_link(tid, number, &mut buffer)?;
-    if socket_inode(link).is_some() {
-        return Ok(None);
+    match proc.descriptor_link(tid, number, &mut buffer) {
+        Ok(link) if socket_inode(link).is_some() => DescriptorLink::Socket,
+        Ok(link) => DescriptorLink::File(link.to_vec()),
+        Err(_) => DescriptorLink::Unreadable,
     }
-    let mut kinds = Vec::with_capacity(MODES.len());
+}
+
+/// Returns what a file with this link may be, without device and inode: once for each kind that has such links.
+pub fn kinds_of_link(link: &[u8]) -> Vec<ResolvedDescriptor> {
+    let mut found: Vec<ResolvedDescriptor> = Vec::with_capacity(MODES.len());
     for kind in MODES.map(|mode| kind_of_link(link, mode)) {
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
+        if found.iter().all(|known| known.kind != kind) {
+            found.push(ResolvedDescriptor {
+                kind,
+                name: link.to_vec(),
+                device: None,
+                inode: None,
+                socket: None,
+            });
         }
     }
-    let of_kind = |kind| ResolvedDescriptor {
-        kind,
-        name: link.to_vec(),
-        device: None,
-        inode: None,
-        socket: None,
-    };
-    Ok(Some(kinds.into_iter().map(of_kind).collect()))
+    found
 }
 
-fn file(proc: &Proc, tid: i32, number: i32, link: &[u8]) -> ResolvedDescriptor {
+/// Resolves a descriptor with this link, which is no socket. Needs no access to a process.
+pub fn resolve_file(proc: &Proc, tid: i32, number: i32, link: &[u8]) -> ResolvedDescriptor {
     let metadata = proc.stat_descriptor(tid, number).ok();
     ResolvedDescriptor {
         kind: file_kind(link, metadata.as_ref()),
