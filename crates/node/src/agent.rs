@@ -251,19 +251,19 @@ impl Agent {
                     expected = Some(adopted);
                     None
                 }
-                Err(_) if entry.fail_mode == FailMode::Open => None,
                 Err(problem) => Some(problem),
             },
             (Some(expected), _) => self.check(expected, container).err(),
         };
-        let is_closed = entry
-            .as_ref()
-            .is_none_or(|entry| entry.fail_mode == FailMode::Closed);
-        if let Some(problem) = &problem
-            && is_closed
-        {
-            let key = entry.map(|entry| entry.key.to_string());
-            return self.refuse(&format!("{}: {problem}", key.unwrap_or_default()));
+        if let Some(problem) = &problem {
+            match &entry {
+                Some(entry) if entry.fail_mode == FailMode::Open => {
+                    self.open(entry, pod, container, problem);
+                }
+                Some(entry) => return self.refuse(&format!("{}: {problem}", entry.key)),
+                // Its profile was deleted since it was created.
+                None => return self.refuse(problem),
+            }
         }
         let confined = expected.filter(|_| problem.is_none());
         if let Some(expected) = &confined
@@ -286,9 +286,17 @@ impl Agent {
         Answer::Refuse(format!("tollgate: {cause}"))
     }
 
-    /// Lets a container run whose policy cannot be enforced.
+    /// Lets a container run whose policy cannot be enforced. It is told once: at its creation or its start.
     fn open(&self, entry: &Entry, pod: &PodSandbox, container: &Container, cause: &str) {
-        self.state().counters.opened += 1;
+        let mut state = self.state();
+        let is_told = state.opened_late.contains_key(&container.id)
+            || state.opened.contains_key(&container.id);
+        if is_told {
+            return;
+        }
+        state.counters.opened += 1;
+        state.opened.insert(container.id.clone(), cause.to_owned());
+        drop(state);
         let (name, key) = (&container.name, &entry.key);
         let note = format!("{name} runs without {key}, whose fail mode is open: {cause}");
         self.note_unenforced(pod, key, &note);

@@ -171,6 +171,17 @@ fn what_the_kernel_cannot_do_is_decided_by_the_fail_mode() {
                 .map(|one| one.enforced)
                 .sum();
             assert_eq!(enforced, 0, "{lack:?} {failure:?} {pid}");
+            let state = agent.state();
+            assert_eq!(state.counters.opened, u64::from(is_open), "{lack:?} {failure:?} {pid}");
+            if is_open {
+                let reasons = state.profiles()[0].reasons.join("; ");
+                // The runtime of the test takes no filter in its place.
+                let filter = lack.map(|_lack| "has not taken the seccomp filter");
+                let cause = filter.or(failure).unwrap_or("has not named its first process");
+                assert!(reasons.contains(cause), "{reasons}");
+            }
+            // What it lacks is not asked of it.
+            assert!(lack.is_none() || kernel.confined.lock().unwrap().is_empty());
         }
     }
 }

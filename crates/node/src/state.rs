@@ -82,6 +82,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Containers that go on without an answer in time, by id, and why they count as not confined.
     pub(crate) opened_late: HashMap<String, &'static str>,
+    /// Why containers go on without their policy, whose fail mode is open, by id.
+    pub(crate) opened: HashMap<String, String>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
     /// When an answer to the runtime last waited in vain for a policy of a namespace. No policy has come since.
@@ -201,6 +203,7 @@ impl State {
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
         self.opened_late.remove(id);
+        self.opened.remove(id);
         self.unobserved.remove(id);
         if let Some(recorder) = &self.recorder {
             recorder.end(id);
@@ -258,6 +261,7 @@ impl State {
         self.expected.clear();
         let seen = &self.seen;
         self.opened_late.retain(|id, _| seen.contains_key(id));
+        self.opened.retain(|id, _| seen.contains_key(id));
         let gone = self
             .records
             .keys()
@@ -466,7 +470,10 @@ impl State {
                 _ if self.opened_late.contains_key(id) => {
                     reasons.extend(self.opened_late.get(id).map(|&reason| reason.to_owned()));
                 }
-                None => reasons.push("it ran before the agent or the policy".to_owned()),
+                None => reasons.push(match self.opened.get(id) {
+                    Some(cause) => cause.clone(),
+                    None => "it ran before the agent or the policy".to_owned(),
+                }),
                 Some(record)
                     if record.name != entry.key.name || record.namespace != entry.key.namespace =>
                 {
