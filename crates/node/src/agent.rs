@@ -72,7 +72,7 @@ impl Agent {
             }
         }
         state.records = store.records()?.into_iter().collect();
-        state.take_numbers();
+        state.take_kept();
         match &parts.behavior {
             Some(behavior) => state.recorder = Some(Arc::clone(&behavior.recorder)),
             None => state.behavior_failure = Some(NOT_ENABLED.to_owned()),
@@ -278,6 +278,9 @@ impl Agent {
             state.counters.confined += 1;
         }
         state.is_changed = true;
+        drop(state);
+        // Its policy may have changed since it was created.
+        self.wake();
         Answer::Accept
     }
 
@@ -364,6 +367,8 @@ impl Agent {
         let mut state = self.state();
         state.take_record(&container.id, expected.record);
         state.is_changed = true;
+        drop(state);
+        self.wake();
     }
 
     /// What is to be true of a container that starts, and that another agent has had created.

@@ -144,7 +144,7 @@ impl Agent {
         let Some(policy) = &expected.kernel else {
             return Ok(());
         };
-        let owner = owner(&expected.record);
+        let owner = expected.record.key().to_string();
         let confined = self.kernel.confine(&owner, policy, container.pid)?;
         if !confined.is_current {
             // An agent before has confined it, and not written with which version: it is changed like a running one.
@@ -200,12 +200,6 @@ impl Agent {
             }
         }
     }
-}
-
-/// Whose policy it is in the kernel.
-pub(crate) fn owner(record: &Record) -> String {
-    let (namespace, name) = (record.namespace.clone(), record.name.clone());
-    ObjectKey { namespace, name }.to_string()
 }
 
 /// What is kept of a container. Without a filter the whole policy is enforced.

@@ -367,3 +367,56 @@ fn a_container_that_was_confined_with_another_version_counts_when_the_kernel_has
     });
     assert_eq!(kernel.changed.lock().unwrap().len(), 1);
 }
+
+#[test]
+fn a_container_that_starts_with_an_earlier_version_is_changed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    ask(&agent, Event::CreateContainer, 0);
+    take_policy(&agent, &longer("BPF"), "closed");
+    // The thread waits for ten seconds from here on, if nothing wakes it.
+    agent.wake();
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    ask(&agent, Event::StartContainer, 77);
+    wait_until("it is changed", || {
+        !kernel.changed.lock().unwrap().is_empty()
+    });
+    assert!(begin.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn the_next_agent_has_the_kernel_change_what_the_one_before_may_not_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let before = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    ask(&before, Event::CreateContainer, 0);
+    ask(&before, Event::StartContainer, 77);
+    drop(before);
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    synchronize(&agent);
+    wait_until("it is changed", || {
+        !kernel.changed.lock().unwrap().is_empty()
+    });
+    assert_eq!(*kernel.changed.lock().unwrap(), [("demo/p".to_owned(), 1)]);
+    assert_eq!(agent.state().profiles()[0].enforced, 1);
+}
+
+/// Tells an agent that the container runs.
+fn synchronize(agent: &Agent) {
+    let mut pod = pod("web", &[]);
+    pod.id = "s1".to_owned();
+    let container = Container {
+        id: "c1".to_owned(),
+        name: "app".to_owned(),
+        pod_sandbox_id: "s1".to_owned(),
+        state: 2,
+        pid: 77,
+        ..Container::default()
+    };
+    agent.handle(&Event::Synchronize {
+        pods: vec![pod],
+        containers: vec![container],
+    });
+}

@@ -78,6 +78,9 @@ pub(crate) struct State {
     pub(crate) numbers: BTreeMap<u32, String>,
     /// Why the kernel has not taken the version of a policy with this hash, for containers that run.
     pub(crate) refusals: HashMap<ObjectKey, (String, String)>,
+    /// Policies of which it is not known whether the kernel has what the records say: an agent before has written these, and may
+    /// have been killed before the kernel had it.
+    pub(crate) unconfirmed: BTreeSet<ObjectKey>,
     /// Containers between creation and start, by id.
     pub(crate) expected: HashMap<String, Expected>,
     /// Containers that go on without an answer in time, by id, and why they count as not confined.
@@ -161,11 +164,12 @@ impl State {
         self.records.insert(id.to_owned(), record);
     }
 
-    /// Takes the numbers of all records.
-    pub(crate) fn take_numbers(&mut self) {
+    /// Takes what the records of the agent before say of the kernel.
+    pub(crate) fn take_kept(&mut self) {
         for (id, record) in &self.records {
             if let Some(kernel) = &record.kernel {
                 self.numbers.insert(kernel.number, id.clone());
+                self.unconfirmed.insert(record.key());
             }
         }
     }
@@ -189,9 +193,9 @@ impl State {
             let Ok(Some(entry)) = self.find_running(seen) else {
                 continue;
             };
-            let is_same = kernel.hash == entry.hash
-                || (&*entry.key.namespace, &*entry.key.name) != (&*record.namespace, &*record.name);
-            if !is_same && !entry.is_modeled() && self.body(&entry.key).is_some() {
+            let is_same = kernel.hash == entry.hash && !self.unconfirmed.contains(&entry.key);
+            let is_another = entry.key != record.key();
+            if !is_same && !is_another && !entry.is_modeled() && self.body(&entry.key).is_some() {
                 let containers = outdated.entry(entry.key.clone()).or_default();
                 containers.push(id.clone());
             }

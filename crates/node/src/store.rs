@@ -84,6 +84,14 @@ pub(crate) struct InKernel {
 }
 
 impl Record {
+    /// Whose policy it is.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// Name of the policy's file for tollgate's runtime. No two policies share one: a namespace has no dot.
     pub(crate) fn policy_name(&self) -> String {
         policy_name(&self.namespace, &self.name, &self.hash)
