@@ -54,8 +54,10 @@ impl Agent {
     /// An agent that knows what the one before kept.
     pub(crate) fn new(settings: Settings, parts: Parts, say: Say) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state, Arc::clone(&say))?;
+        let kernel = Kernel::new(parts.kernel);
         let mut state = State {
             index: Index::new(settings.installation.clone()),
+            kernel_build: kernel.build().map(str::to_owned),
             ..State::default()
         };
         if let Some(objects) = store.objects() {
@@ -88,7 +90,7 @@ impl Agent {
             events: parts.events,
             violations_log: parts.violations.log.map(SharedLog::new),
             behavior: parts.behavior,
-            kernel: Kernel::new(parts.kernel),
+            kernel,
             enforcers: parts.enforcers,
         })
     }

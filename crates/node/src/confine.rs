@@ -150,7 +150,9 @@ impl Agent {
             // An agent before has confined it, and not written with which version: it is changed like a running one.
             expected.record.hash.clear();
         }
+        let build = self.kernel.build();
         expected.record.kernel = Some(InKernel {
+            build: build.ok_or("the node has no such enforcer")?.to_owned(),
             number: confined.number,
             hash: expected.record.hash.clone(),
             has_filter: expected.policy.is_some(),

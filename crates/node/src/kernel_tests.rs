@@ -27,11 +27,16 @@ struct Noting {
     prepared: Mutex<Vec<String>>,
     has_other_version: bool,
     refuses_changes: Option<&'static str>,
+    build: &'static str,
     /// Whose policies were changed, and the numbers of their rules.
     changed: Mutex<Vec<(String, usize)>>,
 }
 
 impl KernelEnforcer for Noting {
+    fn build(&self) -> &str {
+        self.build
+    }
+
     fn enforcers(&self) -> Enforcers {
         Enforcers::default().with(EnforcerKind::Bpf)
     }
@@ -419,4 +424,38 @@ fn synchronize(agent: &Agent) {
         pods: vec![pod],
         containers: vec![container],
     });
+}
+
+#[test]
+fn what_another_version_of_the_agent_has_confined_is_not_counted_as_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Arc::new(Noting::default());
+    let before = agent(folder.path(), &first, &policy("BPF"), "closed");
+    ask(&before, Event::CreateContainer, 0);
+    ask(&before, Event::StartContainer, 77);
+    assert_eq!(before.state().numbers.len(), 1);
+    drop(before);
+    let kernel = Arc::new(Noting {
+        build: "next",
+        ..Noting::default()
+    });
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    synchronize(&agent);
+    let state = || agent.state().profiles().remove(0);
+    let says = || {
+        state()
+            .reasons
+            .join("; ")
+            .contains("another version of the agent")
+    };
+    // It has the current policy.
+    assert!(state().enforced == 1 && says(), "{:?}", state());
+    // The number may be that of another container in this version.
+    assert!(agent.state().numbers.is_empty());
+    assert!(agent.state().outdated().is_empty());
+    take_policy(&agent, &longer("BPF"), "closed");
+    assert!(agent.state().outdated().is_empty());
+    let (enforced, unprotected) = (state().enforced, state().unprotected);
+    assert_eq!((enforced, unprotected), (0, 1));
+    assert!(says(), "{:?}", state());
 }

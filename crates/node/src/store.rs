@@ -75,7 +75,10 @@ pub(crate) struct Record {
 /// What the kernel has of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InKernel {
-    /// Number by which it names the container.
+    /// Build of the programs that confine it. A record without it is of an agent that did not write it: another build.
+    #[serde(default)]
+    pub(crate) build: String,
+    /// Number by which these programs name the container.
     pub(crate) number: u32,
     /// Hash of the policy that it has.
     pub(crate) hash: String,

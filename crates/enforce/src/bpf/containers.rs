@@ -229,6 +229,12 @@ pub fn prepare_containers(policy: &Policy) -> Result<(), Error> {
     KernelPrograms::open()?.begin()
 }
 
+/// Tells the programs of this build from those of others, whose containers and numbers are their own.
+#[must_use]
+pub fn containers_build() -> &'static str {
+    env!("TOLLGATE_BPF_BUILD")
+}
+
 /// A container that the kernel confines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfinedContainer {
