@@ -32,6 +32,8 @@ const OF_CONTAINER: u32 = 1 << 31;
 /// Depth at which the programs in the kernel find a control group.
 const LEVELS: u32 = 15;
 const MAP: &str = "containers";
+/// Number of the root of a hierarchy of control groups.
+const ROOT: u64 = 1;
 
 /// What the kernel tells a container by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct ContainerPlace {
     group: u64,
     /// Path of the control group where the hierarchy is mounted.
     group_path: PathBuf,
+    /// Path of the control group below the root of the hierarchy, wherever that is mounted.
+    group_below: String,
     /// Path of the control group in the hierarchy, as this process sees it.
     group_name: String,
     pid: i32,
@@ -83,9 +87,10 @@ impl ContainerPlace {
         let own = own.ok_or_else(|| wrong("is in no control group of a unified hierarchy"))?;
         let hierarchy = Hierarchy::mounted(&super::mounts()?)
             .ok_or_else(|| wrong("is in a unified hierarchy that is not mounted here"))?;
-        let (group_path, level) = hierarchy.path_of(own).ok_or_else(|| {
+        let (group_below, level) = hierarchy.below(own).ok_or_else(|| {
             wrong("is in the root of the unified hierarchy, or outside of what is mounted here")
         })?;
+        let group_path = hierarchy.at.join(&group_below);
         let group = fs::metadata(&group_path)
             .map_err(cannot(&group_path))?
             .ino();
@@ -97,11 +102,12 @@ impl ContainerPlace {
                 .map_err(|_larger| wrong("has a parent whose namespace has an odd number"))?,
             group,
             group_path,
+            group_below,
             group_name: own.to_owned(),
             pid,
             mounts: read("mountinfo")?,
         };
-        match place.group_path.as_os_str().len() < ENTRY_SIZE - PATH_AT {
+        match place.group_below.len() < ENTRY_SIZE - PATH_AT {
             true => Ok(place),
             false => Err(wrong("is in a control group with too long a path")),
         }
@@ -136,7 +142,7 @@ impl ContainerPlace {
 
     fn entry(&self, number: u32, table: u32) -> Vec<u8> {
         let mut entry = words(&[number, self.runtime_namespace, table]);
-        entry.extend(self.group_path.as_os_str().as_encoded_bytes());
+        entry.extend(self.group_below.as_bytes());
         entry.resize(ENTRY_SIZE, 0);
         entry
     }
@@ -181,9 +187,20 @@ impl Hierarchy {
         })
     }
 
-    /// Returns where the control group with a path as in `/proc/PID/cgroup` is, and its distance from the root of
-    /// the hierarchy. `None` for the root and for what is outside of the mount.
-    fn path_of(&self, group: &str) -> Option<(PathBuf, u32)> {
+    /// Finds the hierarchy where this process sees all of it.
+    fn whole() -> Result<Self, Error> {
+        let found = Self::mounted(&super::mounts()?).ok_or(Error::NoUnifiedHierarchy)?;
+        let root = fs::metadata(&found.at).map_err(cannot(&found.at))?;
+        match root.ino() == ROOT {
+            true => Ok(found),
+            // A part, as a control group namespace shows it: what is not there may be elsewhere.
+            false => Err(Error::NoUnifiedHierarchy),
+        }
+    }
+
+    /// Returns where below the root of the hierarchy the control group with a path as in `/proc/PID/cgroup` is, and its
+    /// distance from the root. `None` for the root and for what is outside of the mount.
+    fn below(&self, group: &str) -> Option<(String, u32)> {
         let below = match self.root.as_str() {
             "/" => group,
             root => group.strip_prefix(root)?,
@@ -193,7 +210,7 @@ impl Hierarchy {
         let is_whole = self.root.split('/').all(|part| matches!(part, "" | ".."));
         let is_inside = !parts.is_empty() && !parts.contains(&"..");
         let level = u32::try_from(parts.len()).ok()?;
-        (is_whole && is_inside).then(|| (self.at.join(parts.join("/")), level))
+        (is_whole && is_inside).then(|| (parts.join("/"), level))
     }
 }
 
@@ -366,14 +383,24 @@ impl KernelPrograms {
             false => return Ok(()),
         };
         let (mut ended, mut used) = (BTreeSet::new(), BTreeSet::new());
-        for entry in self.containers()? {
+        let entries = self.containers()?;
+        // Looked for where containers are.
+        let hierarchy = match entries.is_empty() {
+            true => None,
+            false => Some(Hierarchy::whole()?),
+        };
+        for entry in &entries {
             let (Some(number), Some(table)) = (word(&entry.value, 0), word(&entry.value, 2)) else {
                 continue;
             };
             let users = ledger(&ledgers, number)?.map_or(0, |[users, ..]| users);
             // Below zero means zero: tasks are counted without a lock.
             let has_tasks = users != 0 && users <= u64::MAX / 2;
-            match has_tasks || entry.has_group() {
+            let has_group = match &hierarchy {
+                Some(hierarchy) => entry.has_group(hierarchy)?,
+                None => true,
+            };
+            match has_tasks || has_group {
                 true => used.insert(table),
                 false => ended.insert(number),
             };
@@ -424,10 +451,14 @@ impl KernelPrograms {
 
 impl TableEntry {
     /// Returns true if the control group is still there.
-    fn has_group(&self) -> bool {
+    fn has_group(&self, hierarchy: &Hierarchy) -> Result<bool, Error> {
         let group = self.key.first_chunk().copied().map(u64::from_ne_bytes);
-        let found = fs::metadata(text(&self.value[PATH_AT..]));
-        found.is_ok_and(|found| Some(found.ino()) == group)
+        let path = hierarchy.at.join(text(&self.value[PATH_AT..]));
+        match fs::metadata(&path) {
+            Ok(found) => Ok(Some(found.ino()) == group),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(cannot(&path)(error)),
+        }
     }
 }
 
@@ -445,9 +476,9 @@ mod tests {
     #[test]
     fn a_group_is_found_where_the_hierarchy_is_mounted() {
         let pod = "/kubepods/pod1/c1";
-        let found = |mounts: &[(&str, &str, &str)], group: &str| hierarchy(mounts)?.path_of(group);
+        let found = |mounts: &[(&str, &str, &str)], group: &str| hierarchy(mounts)?.below(group);
         let whole = [("/", "/sys/fs/cgroup", "cgroup2")];
-        let expected = (PathBuf::from("/sys/fs/cgroup/kubepods/pod1/c1"), 3);
+        let expected = ("kubepods/pod1/c1".to_owned(), 3);
         assert_eq!(found(&whole, pod), Some(expected));
         assert_eq!(found(&whole, "/"), None);
         // Seen from a control group namespace.
@@ -455,13 +486,38 @@ mod tests {
             ("/", "/sys/fs/cgroup", "cgroup2"),
             ("/../..", "/host/cgroup", "cgroup2"),
         ];
-        let expected = (PathBuf::from("/host/cgroup/pod1/c1"), 2);
+        let expected = ("pod1/c1".to_owned(), 2);
         assert_eq!(found(&own, "/../../pod1/c1"), Some(expected));
         assert_eq!(found(&own[..1], "/../../pod1/c1"), None);
         // A part of the hierarchy.
         assert_eq!(found(&[("/kubepods", "/x", "cgroup2")], pod), None);
         // The old hierarchies have no numbers that are used once.
         assert_eq!(found(&[("/", "/sys/fs/cgroup/pids", "cgroup")], pod), None);
+    }
+
+    #[test]
+    fn a_container_has_ended_only_if_its_group_is_known_to_be_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("pod1");
+        fs::create_dir(&group).unwrap();
+        let entry = |path: &str, number: u64| {
+            let mut value = vec![0; PATH_AT];
+            value.extend(path.as_bytes());
+            value.resize(ENTRY_SIZE, 0);
+            let key = number.to_ne_bytes().to_vec();
+            TableEntry { key, value }
+        };
+        let own = fs::metadata(&group).unwrap().ino();
+        let hierarchy = Hierarchy {
+            root: "/".to_owned(),
+            at: root.path().to_owned(),
+        };
+        assert!(entry("pod1", own).has_group(&hierarchy).unwrap());
+        assert!(!entry("pod1", own + 1).has_group(&hierarchy).unwrap());
+        assert!(!entry("pod2", own).has_group(&hierarchy).unwrap());
+        // What cannot be looked at may be there.
+        fs::write(root.path().join("file"), "").unwrap();
+        assert!(entry("file/pod1", own).has_group(&hierarchy).is_err());
     }
 
     #[test]
