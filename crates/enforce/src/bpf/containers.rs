@@ -83,8 +83,9 @@ impl ContainerPlace {
             return Err(wrong("has the mount namespace of the container runtime"));
         }
         let groups = read("cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        let own = own.ok_or_else(|| wrong("is in no control group of a unified hierarchy"))?;
+        let path = format!("/proc/{parent}/cgroup");
+        let of_parent = fs::read_to_string(&path).map_err(cannot(Path::new(&path)))?;
+        let own = group_of(&groups, &of_parent).map_err(wrong)?;
         let hierarchy = Hierarchy::mounted(&super::mounts()?)
             .ok_or_else(|| wrong("is in a unified hierarchy that is not mounted here"))?;
         let (group_below, level) = hierarchy.below(own).ok_or_else(|| {
@@ -145,6 +146,19 @@ impl ContainerPlace {
         entry.extend(self.group_below.as_bytes());
         entry.resize(ENTRY_SIZE, 0);
         entry
+    }
+}
+
+/// Control group in the unified hierarchy, from the groups of a container's first process and of its parent, the runtime. An
+/// error says why the container is not told by it: on hybrid hierarchies a runtime makes no such group for a container.
+fn group_of<'a>(own: &'a str, parent: &str) -> Result<&'a str, &'static str> {
+    fn unified(groups: &str) -> Option<&str> {
+        groups.lines().find_map(|line| line.strip_prefix("0::"))
+    }
+    let found = unified(own).ok_or("is in no control group of a unified hierarchy")?;
+    match unified(parent) == Some(found) {
+        true => Err("is in the control group of the container runtime"),
+        false => Ok(found),
     }
 }
 
@@ -396,11 +410,11 @@ impl KernelPrograms {
             let users = ledger(&ledgers, number)?.map_or(0, |[users, ..]| users);
             // Below zero means zero: tasks are counted without a lock.
             let has_tasks = users != 0 && users <= u64::MAX / 2;
-            let has_group = match &hierarchy {
-                Some(hierarchy) => entry.has_group(hierarchy)?,
-                None => true,
+            let is_there = match &hierarchy {
+                Some(hierarchy) if !has_tasks => entry.has_group(hierarchy)?,
+                _ => true,
             };
-            match has_tasks || has_group {
+            match is_there {
                 true => used.insert(table),
                 false => ended.insert(number),
             };
@@ -518,6 +532,16 @@ mod tests {
         // What cannot be looked at may be there.
         fs::write(root.path().join("file"), "").unwrap();
         assert!(entry("file/pod1", own).has_group(&hierarchy).is_err());
+    }
+
+    #[test]
+    fn a_container_in_the_group_of_its_runtime_is_refused() {
+        let hybrid = "4:pids:/kubepods/pod1/c1\n0::/system.slice/containerd.service\n";
+        let runtime = "4:pids:/system.slice\n0::/system.slice/containerd.service\n";
+        assert!(group_of(hybrid, runtime).unwrap_err().contains("runtime"));
+        let own = "0::/kubepods/pod1/c1\n";
+        assert_eq!(group_of(own, runtime), Ok("/kubepods/pod1/c1"));
+        assert!(group_of("4:pids:/kubepods\n", runtime).is_err());
     }
 
     #[test]
