@@ -292,9 +292,16 @@ pub fn confine_container(
     let (profile, kernel) = open(policy)?;
     kernel.begin()?;
     if let Some((number, table)) = kernel.container(place)? {
+        let known = kernel.shared(table)?;
+        if known.owner != owner {
+            return Err(Error::Container {
+                pid: place.pid,
+                why: format!("is confined already, by the policy of {}", known.owner),
+            });
+        }
         return Ok(ConfinedContainer {
             number,
-            is_current: kernel.has_version(table, owner, &profile)?,
+            is_current: known.has(&profile),
         });
     }
     let shape = MountShape::of(&place.mounts);

@@ -28,12 +28,17 @@ pub(super) struct SharedTable {
     /// Tells the content of a policy from that of others of the same owner.
     version: [u8; VERSION],
     /// Whose policy it is. The policies of one owner are versions of one another.
-    owner: String,
+    pub(super) owner: String,
     /// Text of the shape of the containers' mounts.
     shape: String,
 }
 
 impl SharedTable {
+    /// Returns true if it has this policy.
+    pub(super) fn has(&self, profile: &Profile) -> bool {
+        self.version == version(profile)
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.version.to_vec();
         let length = u32::try_from(self.owner.len()).expect("names are short");
@@ -95,18 +100,11 @@ impl KernelPrograms {
         MapHandle::from_pinned_path(self.shared_path(number)).map_err(Error::map("shared"))
     }
 
-    /// Returns true if a table has this policy of the owner's.
-    pub(super) fn has_version(
-        &self,
-        number: u32,
-        owner: &str,
-        profile: &Profile,
-    ) -> Result<bool, Error> {
-        let version = version(profile);
+    /// A table that a container has.
+    pub(super) fn shared(&self, number: u32) -> Result<SharedTable, Error> {
         let mut tables = self.shared_tables()?.into_iter();
-        Ok(tables.any(|known| {
-            known.number == number && known.owner == owner && known.version == version
-        }))
+        let found = tables.find(|known| known.number == number);
+        found.ok_or(Error::Missing { what: "origin" })
     }
 
     /// Returns the number of the table for containers with a policy and a shape, which is made if there is none.
