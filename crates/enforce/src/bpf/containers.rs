@@ -22,7 +22,7 @@ use super::mount_shape::MountShape;
 use super::programs::{
     ALL, Counter, KernelPrograms, cannot, delete, ledger, put, text, word, words,
 };
-use super::tables::{PLACES, TOO_MANY_PLACES};
+use super::tables::{PLACES, TOO_MANY_PLACES, Tables};
 
 /// Size of `struct container`, and of the fields before its path.
 const ENTRY_SIZE: usize = 512;
@@ -329,7 +329,21 @@ pub fn confine_container(
 /// If the kernel lacks a hook that the policy needs, or the policy cannot be loaded. Containers keep what they have.
 pub fn change_containers(owner: &str, policy: &Policy) -> Result<usize, Error> {
     let (profile, kernel) = open(policy)?;
-    kernel.change_shared(owner, &profile)
+    let mut outdated = kernel.outdated(owner, &profile)?;
+    // Containers start while tables are made.
+    drop(kernel);
+    let path = std::env::var_os("PATH");
+    let mut changed = 0;
+    while !outdated.is_empty() {
+        for table in &outdated {
+            let tables = Tables::shared(&profile, &table.shape, path.as_deref())?;
+            let kernel = KernelPrograms::open()?;
+            changed += usize::from(kernel.change_shared(table, &profile, &tables)?);
+        }
+        // Containers that have started meanwhile may have a table more of the version before.
+        outdated = KernelPrograms::open()?.outdated(owner, &profile)?;
+    }
+    Ok(changed)
 }
 
 /// Removes what the kernel has of containers that have ended, and tables that no container has.

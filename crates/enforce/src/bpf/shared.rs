@@ -30,7 +30,7 @@ pub(super) struct SharedTable {
     /// Whose policy it is. The policies of one owner are versions of one another.
     pub(super) owner: String,
     /// Text of the shape of the containers' mounts.
-    shape: String,
+    pub(super) shape: String,
 }
 
 impl SharedTable {
@@ -153,24 +153,33 @@ impl KernelPrograms {
             .map_err(Error::map("shared"))
     }
 
-    /// Brings a policy into force in all containers that have another of its owner. Each task sees the one or the other.
-    /// Returns the number of tables that were exchanged.
-    pub(super) fn change_shared(&self, owner: &str, profile: &Profile) -> Result<usize, Error> {
-        let version = version(profile);
-        let path = std::env::var_os("PATH");
-        let mut changed = 0;
-        for mut table in self.shared_tables()? {
-            if table.owner != owner || table.version == version {
-                continue;
-            }
-            let tables = Tables::shared(profile, &table.shape, path.as_deref())?;
-            self.replace(table.number, &tables)?;
-            table.version = version;
-            let file = self.shared_file(table.number)?;
-            put(&file, "shared", &[0; 4], &table.encode())?;
-            changed += 1;
-        }
-        Ok(changed)
+    /// Tables of an owner that have another policy of his.
+    pub(super) fn outdated(
+        &self,
+        owner: &str,
+        profile: &Profile,
+    ) -> Result<Vec<SharedTable>, Error> {
+        let mut tables = self.shared_tables()?;
+        tables.retain(|table| table.owner == owner && !table.has(profile));
+        Ok(tables)
+    }
+
+    /// Gives a table another version, made without the lock. Returns false if the table is gone, or has it by now.
+    pub(super) fn change_shared(
+        &self,
+        table: &SharedTable,
+        profile: &Profile,
+        tables: &Tables,
+    ) -> Result<bool, Error> {
+        let mut current = self.outdated(&table.owner, profile)?.into_iter();
+        let Some(mut current) = current.find(|current| current.number == table.number) else {
+            return Ok(false);
+        };
+        self.replace(current.number, tables)?;
+        current.version = version(profile);
+        let file = self.shared_file(current.number)?;
+        put(&file, "shared", &[0; 4], &current.encode())?;
+        Ok(true)
     }
 
     /// Removes the tables but those with these numbers.
