@@ -440,6 +440,7 @@ impl KernelPrograms {
                 false => ended.insert(number),
             };
         }
+        ended.extend(self.left_numbers()?);
         if !ended.is_empty() {
             self.remove_containers(&ended)?;
         }
@@ -454,18 +455,30 @@ impl KernelPrograms {
                 delete(&map, MAP, &entry.key)?;
             }
         }
-        for number in numbers {
-            self.remove_keys(&["labels", "ledgers"], *number)?;
-        }
         let places = self.map("places")?;
         let is_theirs = |key: &Vec<u8>| {
             let owner = word(key, 0).filter(|owner| owner & OF_CONTAINER != 0);
             owner.is_some_and(|owner| numbers.contains(&(owner & !OF_CONTAINER)))
         };
         let theirs: Vec<Vec<u8>> = places.keys().filter(is_theirs).collect();
-        theirs
+        for key in &theirs {
+            delete(&places, "places", key)?;
+        }
+        // Last: by its ledger a number is found that a killed process has left.
+        let maps = ["labels", "ledgers"];
+        numbers
             .iter()
-            .try_for_each(|key| delete(&places, "places", key))
+            .try_for_each(|number| self.remove_keys(&maps, *number))
+    }
+
+    /// Numbers that processes which were killed have left: with a ledger, and with neither container nor policy nor task.
+    fn left_numbers(&self) -> Result<BTreeSet<u32>, Error> {
+        let mut known = self.container_numbers()?;
+        known.extend(self.numbers("policies")?);
+        known.insert(ALL);
+        let loaded = self.loaded()?.into_iter();
+        let left = loaded.filter(|one| one.users == 0 && !known.contains(&one.number));
+        Ok(left.map(|one| one.number).collect())
     }
 
     fn containers(&self) -> Result<Vec<TableEntry>, Error> {

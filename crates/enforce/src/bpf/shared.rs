@@ -189,16 +189,26 @@ impl KernelPrograms {
                 self.remove_shared(table.number)?;
             }
         }
-        Ok(())
+        // Processes that were killed leave tables that nobody has: without a file, and without a ledger.
+        let mut known: BTreeSet<u32> = self.numbers("ledgers")?;
+        known.extend(self.shared_tables()?.iter().map(|table| table.number));
+        let mut numbers = self.numbers("generations")?;
+        numbers.extend(self.numbers("policies")?);
+        numbers
+            .difference(&known)
+            .try_for_each(|number| self.remove(*number))
     }
 
     fn remove_shared(&self, number: u32) -> Result<(), Error> {
-        self.remove(number)?;
+        // First: who finds the file takes the table for whole.
         let path = self.shared_path(number);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot(&path)(error)),
-            _ => Ok(()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(cannot(&path)(error));
+            }
+            _ => {}
         }
+        self.remove(number)
     }
 }
 
