@@ -360,7 +360,8 @@ __noinline int tell(struct scratch *s, u32 number, u32 outcome, u32 what, u32 pa
 	s->head.path_len = path_len;
 	size = sizeof(struct violation) + path_len;
 	ring = bpf_map_lookup_elem(&rings, &number);
-	if (!ring)
+	/* A container's. That of a policy may be gone with its reader, who alone hears of it. */
+	if (!ring && s->head.table != number)
 		ring = bpf_map_lookup_elem(&rings, &all);
 	if (size > sizeof(struct violation) + PATH_ROOM)
 		return 0;

@@ -26,7 +26,7 @@ mod tree;
 pub use bpf::Error as BpfError;
 pub use bpf::{
     ConfinedContainer, ContainerPlace, ContainerReports, ContainerViolation, change_containers,
-    confine_container, enter_host_groups, missing_hooks, prepare_containers,
+    confine_container, containers_build, enter_host_groups, missing_hooks, prepare_containers,
     remove_ended_containers,
 };
 pub use confinement::{
@@ -42,3 +42,9 @@ pub use enforcer::{
 pub use error::Error;
 pub use landlock::{LandlockError, other_names};
 pub use needs::ListenerHelper;
+
+/// Tells the programs at control groups of this build from those of others.
+#[must_use]
+pub fn egress_build() -> &'static str {
+    env!("TOLLGATE_EGRESS_BUILD")
+}

@@ -54,8 +54,10 @@ impl Agent {
     /// An agent that knows what the one before kept.
     pub(crate) fn new(settings: Settings, parts: Parts, say: Say) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state, Arc::clone(&say))?;
+        let kernel = Kernel::new(parts.kernel);
         let mut state = State {
             index: Index::new(settings.installation.clone()),
+            kernel_build: kernel.build().map(str::to_owned),
             ..State::default()
         };
         if let Some(objects) = store.objects() {
@@ -72,7 +74,7 @@ impl Agent {
             }
         }
         state.records = store.records()?.into_iter().collect();
-        state.take_numbers();
+        state.take_kept();
         match &parts.behavior {
             Some(behavior) => state.recorder = Some(Arc::clone(&behavior.recorder)),
             None => state.behavior_failure = Some(NOT_ENABLED.to_owned()),
@@ -88,7 +90,7 @@ impl Agent {
             events: parts.events,
             violations_log: parts.violations.log.map(SharedLog::new),
             behavior: parts.behavior,
-            kernel: Kernel::new(parts.kernel),
+            kernel,
             enforcers: parts.enforcers,
         })
     }
@@ -251,19 +253,19 @@ impl Agent {
                     expected = Some(adopted);
                     None
                 }
-                Err(_) if entry.fail_mode == FailMode::Open => None,
                 Err(problem) => Some(problem),
             },
             (Some(expected), _) => self.check(expected, container).err(),
         };
-        let is_closed = entry
-            .as_ref()
-            .is_none_or(|entry| entry.fail_mode == FailMode::Closed);
-        if let Some(problem) = &problem
-            && is_closed
-        {
-            let key = entry.map(|entry| entry.key.to_string());
-            return self.refuse(&format!("{}: {problem}", key.unwrap_or_default()));
+        if let Some(problem) = &problem {
+            match &entry {
+                Some(entry) if entry.fail_mode == FailMode::Open => {
+                    self.open(entry, pod, container, problem);
+                }
+                Some(entry) => return self.refuse(&format!("{}: {problem}", entry.key)),
+                // Its profile was deleted since it was created.
+                None => return self.refuse(problem),
+            }
         }
         let confined = expected.filter(|_| problem.is_none());
         if let Some(expected) = &confined
@@ -278,6 +280,9 @@ impl Agent {
             state.counters.confined += 1;
         }
         state.is_changed = true;
+        drop(state);
+        // Its policy may have changed since it was created.
+        self.wake();
         Answer::Accept
     }
 
@@ -286,9 +291,17 @@ impl Agent {
         Answer::Refuse(format!("tollgate: {cause}"))
     }
 
-    /// Lets a container run whose policy cannot be enforced.
+    /// Lets a container run whose policy cannot be enforced. It is told once: at its creation or its start.
     fn open(&self, entry: &Entry, pod: &PodSandbox, container: &Container, cause: &str) {
-        self.state().counters.opened += 1;
+        let mut state = self.state();
+        let is_told = state.opened_late.contains_key(&container.id)
+            || state.opened.contains_key(&container.id);
+        if is_told {
+            return;
+        }
+        state.counters.opened += 1;
+        state.opened.insert(container.id.clone(), cause.to_owned());
+        drop(state);
         let (name, key) = (&container.name, &entry.key);
         let note = format!("{name} runs without {key}, whose fail mode is open: {cause}");
         self.note_unenforced(pod, key, &note);
@@ -356,6 +369,8 @@ impl Agent {
         let mut state = self.state();
         state.take_record(&container.id, expected.record);
         state.is_changed = true;
+        drop(state);
+        self.wake();
     }
 
     /// What is to be true of a container that starts, and that another agent has had created.

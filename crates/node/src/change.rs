@@ -111,6 +111,7 @@ impl Agent {
         update: impl Fn(&mut crate::store::Record) -> bool,
     ) {
         let mut state = self.state();
+        state.unconfirmed.remove(&entry.key);
         let mut changed = Vec::new();
         for id in containers {
             let Some(record) = state.records.get_mut(id) else {

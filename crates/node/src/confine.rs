@@ -144,13 +144,15 @@ impl Agent {
         let Some(policy) = &expected.kernel else {
             return Ok(());
         };
-        let owner = owner(&expected.record);
+        let owner = expected.record.key().to_string();
         let confined = self.kernel.confine(&owner, policy, container.pid)?;
         if !confined.is_current {
             // An agent before has confined it, and not written with which version: it is changed like a running one.
             expected.record.hash.clear();
         }
+        let build = self.kernel.build();
         expected.record.kernel = Some(InKernel {
+            build: build.ok_or("the node has no such enforcer")?.to_owned(),
             number: confined.number,
             hash: expected.record.hash.clone(),
             has_filter: expected.policy.is_some(),
@@ -200,12 +202,6 @@ impl Agent {
             }
         }
     }
-}
-
-/// Whose policy it is in the kernel.
-pub(crate) fn owner(record: &Record) -> String {
-    let (namespace, name) = (record.namespace.clone(), record.name.clone());
-    ObjectKey { namespace, name }.to_string()
 }
 
 /// What is kept of a container. Without a filter the whole policy is enforced.

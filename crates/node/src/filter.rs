@@ -50,11 +50,10 @@ impl Filter {
         }
         filter.compare(policy, &narrowed, &whole);
         if alone.enforcers.without(EnforcerKind::Seccomp) != Enforcers::default() {
-            kernel
-                .lacks(&alone)
-                .into_iter()
-                .for_each(|lack| filter.gap(lack));
-            filter.kernel = Some(alone.clone());
+            let lacks = kernel.lacks(&alone);
+            // The kernel takes a policy as a whole: what it would refuse is not asked of it.
+            filter.kernel = lacks.is_empty().then(|| alone.clone());
+            lacks.into_iter().for_each(|lack| filter.gap(lack));
         }
         if !alone.enforcers.contains(EnforcerKind::Seccomp) {
             return Ok(filter);

@@ -8,6 +8,9 @@ use policy::{EnforcerKind, Enforcers, Policy};
 
 /// Enforces policies in containers that another program makes, from their first program on.
 pub trait KernelEnforcer: Send + Sync {
+    /// Returns what tells its programs from those of other builds, whose containers it does not know.
+    fn build(&self) -> &str;
+
     /// Returns the enforcers that it has here; empty if the kernel has none of them.
     fn enforcers(&self) -> Enforcers;
 
@@ -137,6 +140,11 @@ impl Kernel {
         self.0
             .as_ref()
             .map_or_else(Enforcers::default, |own| own.enforcers())
+    }
+
+    /// The build of its programs; `None` if the node has no such enforcer.
+    pub(crate) fn build(&self) -> Option<&str> {
+        self.0.as_ref().map(|own| own.build())
     }
 
     pub(crate) fn lacks(&self, policy: &Policy) -> Vec<String> {

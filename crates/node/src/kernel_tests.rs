@@ -27,11 +27,16 @@ struct Noting {
     prepared: Mutex<Vec<String>>,
     has_other_version: bool,
     refuses_changes: Option<&'static str>,
+    build: &'static str,
     /// Whose policies were changed, and the numbers of their rules.
     changed: Mutex<Vec<(String, usize)>>,
 }
 
 impl KernelEnforcer for Noting {
+    fn build(&self) -> &str {
+        self.build
+    }
+
     fn enforcers(&self) -> Enforcers {
         Enforcers::default().with(EnforcerKind::Bpf)
     }
@@ -171,6 +176,17 @@ fn what_the_kernel_cannot_do_is_decided_by_the_fail_mode() {
                 .map(|one| one.enforced)
                 .sum();
             assert_eq!(enforced, 0, "{lack:?} {failure:?} {pid}");
+            let state = agent.state();
+            assert_eq!(state.counters.opened, u64::from(is_open), "{lack:?} {failure:?} {pid}");
+            if is_open {
+                let reasons = state.profiles()[0].reasons.join("; ");
+                // The runtime of the test takes no filter in its place.
+                let filter = lack.map(|_lack| "has not taken the seccomp filter");
+                let cause = filter.or(failure).unwrap_or("has not named its first process");
+                assert!(reasons.contains(cause), "{reasons}");
+            }
+            // What it lacks is not asked of it.
+            assert!(lack.is_none() || kernel.confined.lock().unwrap().is_empty());
         }
     }
 }
@@ -355,4 +371,91 @@ fn a_container_that_was_confined_with_another_version_counts_when_the_kernel_has
         agent.state().profiles()[0].enforced == 1
     });
     assert_eq!(kernel.changed.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_container_that_starts_with_an_earlier_version_is_changed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    ask(&agent, Event::CreateContainer, 0);
+    take_policy(&agent, &longer("BPF"), "closed");
+    // The thread waits for ten seconds from here on, if nothing wakes it.
+    agent.wake();
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    ask(&agent, Event::StartContainer, 77);
+    wait_until("it is changed", || {
+        !kernel.changed.lock().unwrap().is_empty()
+    });
+    assert!(begin.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn the_next_agent_has_the_kernel_change_what_the_one_before_may_not_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Noting::default());
+    let before = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    ask(&before, Event::CreateContainer, 0);
+    ask(&before, Event::StartContainer, 77);
+    drop(before);
+    let agent = kernel_thread(agent(folder.path(), &kernel, &policy("BPF"), "closed"));
+    synchronize(&agent);
+    wait_until("it is changed", || {
+        !kernel.changed.lock().unwrap().is_empty()
+    });
+    assert_eq!(*kernel.changed.lock().unwrap(), [("demo/p".to_owned(), 1)]);
+    assert_eq!(agent.state().profiles()[0].enforced, 1);
+}
+
+/// Tells an agent that the container runs.
+fn synchronize(agent: &Agent) {
+    let mut pod = pod("web", &[]);
+    pod.id = "s1".to_owned();
+    let container = Container {
+        id: "c1".to_owned(),
+        name: "app".to_owned(),
+        pod_sandbox_id: "s1".to_owned(),
+        state: 2,
+        pid: 77,
+        ..Container::default()
+    };
+    agent.handle(&Event::Synchronize {
+        pods: vec![pod],
+        containers: vec![container],
+    });
+}
+
+#[test]
+fn what_another_version_of_the_agent_has_confined_is_not_counted_as_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Arc::new(Noting::default());
+    let before = agent(folder.path(), &first, &policy("BPF"), "closed");
+    ask(&before, Event::CreateContainer, 0);
+    ask(&before, Event::StartContainer, 77);
+    assert_eq!(before.state().numbers.len(), 1);
+    drop(before);
+    let kernel = Arc::new(Noting {
+        build: "next",
+        ..Noting::default()
+    });
+    let agent = agent(folder.path(), &kernel, &policy("BPF"), "closed");
+    synchronize(&agent);
+    let state = || agent.state().profiles().remove(0);
+    let says = || {
+        state()
+            .reasons
+            .join("; ")
+            .contains("another version of the agent")
+    };
+    // It has the current policy.
+    assert!(state().enforced == 1 && says(), "{:?}", state());
+    // The number may be that of another container in this version.
+    assert!(agent.state().numbers.is_empty());
+    assert!(agent.state().outdated().is_empty());
+    take_policy(&agent, &longer("BPF"), "closed");
+    assert!(agent.state().outdated().is_empty());
+    let (enforced, unprotected) = (state().enforced, state().unprotected);
+    assert_eq!((enforced, unprotected), (0, 1));
+    assert!(says(), "{:?}", state());
 }

@@ -15,7 +15,7 @@ use crate::index::{Entry, Index, Undecided};
 use crate::late::CHECKED;
 use crate::names::{Named, Names};
 use crate::queue::{Mark, Wanted};
-use crate::store::{Body, Record, policy_name};
+use crate::store::{Body, InKernel, Record, policy_name};
 use crate::violations::ViolationCounters;
 use crate::workload::Workload;
 
@@ -63,6 +63,10 @@ pub(crate) struct Expected {
     pub(crate) kernel: Option<Policy>,
 }
 
+/// What is said of a container that programs of another build confine.
+const FOREIGN: &str = "it was confined by another version of the agent, which alone changes its policy and reports its \
+                       violations: restart it to change its policy";
+
 /// State of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -78,10 +82,17 @@ pub(crate) struct State {
     pub(crate) numbers: BTreeMap<u32, String>,
     /// Why the kernel has not taken the version of a policy with this hash, for containers that run.
     pub(crate) refusals: HashMap<ObjectKey, (String, String)>,
+    /// Build of the programs that the agent uses; `None` if it uses none.
+    pub(crate) kernel_build: Option<String>,
+    /// Policies of which it is not known whether the kernel has what the records say: an agent before has written these, and may
+    /// have been killed before the kernel had it.
+    pub(crate) unconfirmed: BTreeSet<ObjectKey>,
     /// Containers between creation and start, by id.
     pub(crate) expected: HashMap<String, Expected>,
     /// Containers that go on without an answer in time, by id, and why they count as not confined.
     pub(crate) opened_late: HashMap<String, &'static str>,
+    /// Why containers go on without their policy, whose fail mode is open, by id.
+    pub(crate) opened: HashMap<String, String>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
     /// When an answer to the runtime last waited in vain for a policy of a namespace. No policy has come since.
@@ -153,19 +164,36 @@ impl Durations {
 impl State {
     /// Takes the record of a container.
     pub(crate) fn take_record(&mut self, id: &str, record: Record) {
-        if let Some(kernel) = &record.kernel {
+        if let Some(kernel) = record.kernel.as_ref().filter(|kernel| self.is_own(kernel)) {
             self.numbers.insert(kernel.number, id.to_owned());
         }
         self.records.insert(id.to_owned(), record);
     }
 
-    /// Takes the numbers of all records.
-    pub(crate) fn take_numbers(&mut self) {
-        for (id, record) in &self.records {
-            if let Some(kernel) = &record.kernel {
-                self.numbers.insert(kernel.number, id.clone());
-            }
+    /// Takes what the records of the agent before say of the kernel.
+    pub(crate) fn take_kept(&mut self) {
+        let all = self.records.iter().filter_map(|(id, record)| {
+            let kernel = record.kernel.as_ref()?;
+            let is_own = self.is_own(kernel);
+            is_own.then(|| (kernel.number, id.clone(), record.key()))
+        });
+        for (number, id, key) in all.collect::<Vec<_>>() {
+            self.numbers.insert(number, id);
+            self.unconfirmed.insert(key);
         }
+    }
+
+    /// Returns true if the programs that confine a container are those of the agent, which know its number.
+    fn is_own(&self, kernel: &InKernel) -> bool {
+        self.kernel_build.as_ref() == Some(&kernel.build)
+    }
+
+    /// What a reader of the report has to know of a container that programs of another build confine.
+    fn foreign_note(&self, record: &Record) -> Option<String> {
+        let kernel = record.kernel.as_ref();
+        let is_foreign =
+            self.kernel_build.is_some() && kernel.is_some_and(|kernel| !self.is_own(kernel));
+        is_foreign.then(|| FOREIGN.to_owned())
     }
 
     /// Forgets numbers of containers of which nothing else is known any more.
@@ -184,12 +212,15 @@ impl State {
             let (Some(kernel), Some(seen)) = (&record.kernel, self.seen.get(id)) else {
                 continue;
             };
+            if !self.is_own(kernel) {
+                continue;
+            }
             let Ok(Some(entry)) = self.find_running(seen) else {
                 continue;
             };
-            let is_same = kernel.hash == entry.hash
-                || (&*entry.key.namespace, &*entry.key.name) != (&*record.namespace, &*record.name);
-            if !is_same && !entry.is_modeled() && self.body(&entry.key).is_some() {
+            let is_same = kernel.hash == entry.hash && !self.unconfirmed.contains(&entry.key);
+            let is_another = entry.key != record.key();
+            if !is_same && !is_another && !entry.is_modeled() && self.body(&entry.key).is_some() {
                 let containers = outdated.entry(entry.key.clone()).or_default();
                 containers.push(id.clone());
             }
@@ -201,6 +232,7 @@ impl State {
     pub(crate) fn end(&mut self, id: &str) -> bool {
         self.expected.remove(id);
         self.opened_late.remove(id);
+        self.opened.remove(id);
         self.unobserved.remove(id);
         if let Some(recorder) = &self.recorder {
             recorder.end(id);
@@ -258,6 +290,7 @@ impl State {
         self.expected.clear();
         let seen = &self.seen;
         self.opened_late.retain(|id, _| seen.contains_key(id));
+        self.opened.retain(|id, _| seen.contains_key(id));
         let gone = self
             .records
             .keys()
@@ -466,7 +499,10 @@ impl State {
                 _ if self.opened_late.contains_key(id) => {
                     reasons.extend(self.opened_late.get(id).map(|&reason| reason.to_owned()));
                 }
-                None => reasons.push("it ran before the agent or the policy".to_owned()),
+                None => reasons.push(match self.opened.get(id) {
+                    Some(cause) => cause.clone(),
+                    None => "it ran before the agent or the policy".to_owned(),
+                }),
                 Some(record)
                     if record.name != entry.key.name || record.namespace != entry.key.namespace =>
                 {
@@ -474,6 +510,7 @@ impl State {
                 }
                 Some(record) if record.hash != entry.hash => {
                     reasons.push("it runs with an earlier version of the policy".to_owned());
+                    reasons.extend(self.foreign_note(record));
                     if let Some((hash, cause)) = self.refusals.get(&entry.key)
                         && *hash == entry.hash
                     {
@@ -483,6 +520,7 @@ impl State {
                 Some(record) => {
                     reasons.clone_from(&record.gaps);
                     add(&mut state.reasons, record.notes.clone());
+                    add(&mut state.reasons, self.foreign_note(record).into_iter().collect());
                     is_late = record.is_late;
                 }
             }

@@ -75,7 +75,10 @@ pub(crate) struct Record {
 /// What the kernel has of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InKernel {
-    /// Number by which it names the container.
+    /// Build of the programs that confine it. A record without it is of an agent that did not write it: another build.
+    #[serde(default)]
+    pub(crate) build: String,
+    /// Number by which these programs name the container.
     pub(crate) number: u32,
     /// Hash of the policy that it has.
     pub(crate) hash: String,
@@ -84,6 +87,14 @@ pub(crate) struct InKernel {
 }
 
 impl Record {
+    /// Whose policy it is.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// Name of the policy's file for tollgate's runtime. No two policies share one: a namespace has no dot.
     pub(crate) fn policy_name(&self) -> String {
         policy_name(&self.namespace, &self.name, &self.hash)

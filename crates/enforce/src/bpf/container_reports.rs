@@ -1,8 +1,7 @@
 //! Violations in the containers that share tables: one ring has those of all.
 
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -12,6 +11,9 @@ use super::Error;
 use super::programs::{ALL, KernelPrograms, ledger, word};
 use super::records::Reader;
 use crate::Denial;
+
+/// Number of records that this process could not read, in all streams.
+static SKIPPED: AtomicU64 = AtomicU64::new(0);
 
 /// A violation in a container.
 #[derive(Clone, Debug)]
@@ -31,7 +33,6 @@ pub struct ContainerReports {
     /// Id of the ring.
     id: u32,
     ledgers: MapHandle,
-    skipped: Rc<RefCell<u64>>,
     /// Keeps the programs.
     _programs: OwnedFd,
 }
@@ -48,8 +49,6 @@ impl ContainerReports {
         let kernel = KernelPrograms::open()?;
         let programs = kernel.keep_programs()?;
         let (ring, rules, ledgers) = kernel.reports(ALL)?;
-        let skipped = Rc::new(RefCell::new(0));
-        let of_ring = Rc::clone(&skipped);
         let mut reader = Reader::new(rules);
         let mut builder = RingBufferBuilder::new();
         let added = builder.add(&ring, move |record| {
@@ -59,7 +58,7 @@ impl ContainerReports {
                     age: Duration::from_nanos(now_ns(Clock::Boot).saturating_sub(read.time_ns)),
                     denial: read.denial,
                 }),
-                None => *of_ring.borrow_mut() += 1,
+                None => drop(SKIPPED.fetch_add(1, Ordering::Relaxed)),
             }
             0
         });
@@ -69,7 +68,6 @@ impl ContainerReports {
             ring,
             id,
             ledgers,
-            skipped,
             _programs: programs,
         }))
     }
@@ -98,7 +96,7 @@ impl ContainerReports {
         let counts = ledger(&self.ledgers, ALL)?;
         let counts = counts.ok_or(Error::Missing { what: "ledger" })?;
         let [_, _, _, lost, ..] = counts;
-        Ok(lost + *self.skipped.borrow())
+        Ok(lost + SKIPPED.load(Ordering::Relaxed))
     }
 }
 

@@ -22,7 +22,7 @@ use super::mount_shape::MountShape;
 use super::programs::{
     ALL, Counter, KernelPrograms, cannot, delete, ledger, put, text, word, words,
 };
-use super::tables::{PLACES, TOO_MANY_PLACES};
+use super::tables::{PLACES, TOO_MANY_PLACES, Tables};
 
 /// Size of `struct container`, and of the fields before its path.
 const ENTRY_SIZE: usize = 512;
@@ -32,6 +32,8 @@ const OF_CONTAINER: u32 = 1 << 31;
 /// Depth at which the programs in the kernel find a control group.
 const LEVELS: u32 = 15;
 const MAP: &str = "containers";
+/// Number of the root of a hierarchy of control groups.
+const ROOT: u64 = 1;
 
 /// What the kernel tells a container by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct ContainerPlace {
     group: u64,
     /// Path of the control group where the hierarchy is mounted.
     group_path: PathBuf,
+    /// Path of the control group below the root of the hierarchy, wherever that is mounted.
+    group_below: String,
     /// Path of the control group in the hierarchy, as this process sees it.
     group_name: String,
     pid: i32,
@@ -79,13 +83,15 @@ impl ContainerPlace {
             return Err(wrong("has the mount namespace of the container runtime"));
         }
         let groups = read("cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        let own = own.ok_or_else(|| wrong("is in no control group of a unified hierarchy"))?;
+        let path = format!("/proc/{parent}/cgroup");
+        let of_parent = fs::read_to_string(&path).map_err(cannot(Path::new(&path)))?;
+        let own = group_of(&groups, &of_parent).map_err(wrong)?;
         let hierarchy = Hierarchy::mounted(&super::mounts()?)
             .ok_or_else(|| wrong("is in a unified hierarchy that is not mounted here"))?;
-        let (group_path, level) = hierarchy.path_of(own).ok_or_else(|| {
+        let (group_below, level) = hierarchy.below(own).ok_or_else(|| {
             wrong("is in the root of the unified hierarchy, or outside of what is mounted here")
         })?;
+        let group_path = hierarchy.at.join(&group_below);
         let group = fs::metadata(&group_path)
             .map_err(cannot(&group_path))?
             .ino();
@@ -97,11 +103,12 @@ impl ContainerPlace {
                 .map_err(|_larger| wrong("has a parent whose namespace has an odd number"))?,
             group,
             group_path,
+            group_below,
             group_name: own.to_owned(),
             pid,
             mounts: read("mountinfo")?,
         };
-        match place.group_path.as_os_str().len() < ENTRY_SIZE - PATH_AT {
+        match place.group_below.len() < ENTRY_SIZE - PATH_AT {
             true => Ok(place),
             false => Err(wrong("is in a control group with too long a path")),
         }
@@ -164,9 +171,22 @@ impl ContainerPlace {
 
     fn entry(&self, number: u32, table: u32) -> Vec<u8> {
         let mut entry = words(&[number, self.runtime_namespace, table]);
-        entry.extend(self.group_path.as_os_str().as_encoded_bytes());
+        entry.extend(self.group_below.as_bytes());
         entry.resize(ENTRY_SIZE, 0);
         entry
+    }
+}
+
+/// Control group in the unified hierarchy, from the groups of a container's first process and of its parent, the runtime. An
+/// error says why the container is not told by it: on hybrid hierarchies a runtime makes no such group for a container.
+fn group_of<'a>(own: &'a str, parent: &str) -> Result<&'a str, &'static str> {
+    fn unified(groups: &str) -> Option<&str> {
+        groups.lines().find_map(|line| line.strip_prefix("0::"))
+    }
+    let found = unified(own).ok_or("is in no control group of a unified hierarchy")?;
+    match unified(parent) == Some(found) {
+        true => Err("is in the control group of the container runtime"),
+        false => Ok(found),
     }
 }
 
@@ -209,9 +229,20 @@ impl Hierarchy {
         })
     }
 
-    /// Returns where the control group with a path as in `/proc/PID/cgroup` is, and its distance from the root of
-    /// the hierarchy. `None` for the root and for what is outside of the mount.
-    fn path_of(&self, group: &str) -> Option<(PathBuf, u32)> {
+    /// Finds the hierarchy where this process sees all of it.
+    fn whole() -> Result<Self, Error> {
+        let found = Self::mounted(&super::mounts()?).ok_or(Error::NoUnifiedHierarchy)?;
+        let root = fs::metadata(&found.at).map_err(cannot(&found.at))?;
+        match root.ino() == ROOT {
+            true => Ok(found),
+            // A part, as a control group namespace shows it: what is not there may be elsewhere.
+            false => Err(Error::NoUnifiedHierarchy),
+        }
+    }
+
+    /// Returns where below the root of the hierarchy the control group with a path as in `/proc/PID/cgroup` is, and its
+    /// distance from the root. `None` for the root and for what is outside of the mount.
+    fn below(&self, group: &str) -> Option<(String, u32)> {
         let below = match self.root.as_str() {
             "/" => group,
             root => group.strip_prefix(root)?,
@@ -221,7 +252,7 @@ impl Hierarchy {
         let is_whole = self.root.split('/').all(|part| matches!(part, "" | ".."));
         let is_inside = !parts.is_empty() && !parts.contains(&"..");
         let level = u32::try_from(parts.len()).ok()?;
-        (is_whole && is_inside).then(|| (self.at.join(parts.join("/")), level))
+        (is_whole && is_inside).then(|| (parts.join("/"), level))
     }
 }
 
@@ -257,6 +288,12 @@ pub fn prepare_containers(policy: &Policy) -> Result<(), Error> {
     KernelPrograms::open()?.begin()
 }
 
+/// Tells the programs of this build from those of others, whose containers and numbers are their own.
+#[must_use]
+pub fn containers_build() -> &'static str {
+    env!("TOLLGATE_BPF_BUILD")
+}
+
 /// A container that the kernel confines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfinedContainer {
@@ -283,9 +320,16 @@ pub fn confine_container(
     let (profile, kernel) = open(policy)?;
     kernel.begin()?;
     if let Some((number, table)) = kernel.container(place)? {
+        let known = kernel.shared(table)?;
+        if known.owner != owner {
+            return Err(Error::Container {
+                pid: place.pid,
+                why: format!("is confined already, by the policy of {}", known.owner),
+            });
+        }
         return Ok(ConfinedContainer {
             number,
-            is_current: kernel.has_version(table, owner, &profile)?,
+            is_current: known.has(&profile),
         });
     }
     let shape = MountShape::of(&place.mounts);
@@ -313,7 +357,21 @@ pub fn confine_container(
 /// If the kernel lacks a hook that the policy needs, or the policy cannot be loaded. Containers keep what they have.
 pub fn change_containers(owner: &str, policy: &Policy) -> Result<usize, Error> {
     let (profile, kernel) = open(policy)?;
-    kernel.change_shared(owner, &profile)
+    let mut outdated = kernel.outdated(owner, &profile)?;
+    // Containers start while tables are made.
+    drop(kernel);
+    let path = std::env::var_os("PATH");
+    let mut changed = 0;
+    while !outdated.is_empty() {
+        for table in &outdated {
+            let tables = Tables::shared(&profile, &table.shape, path.as_deref())?;
+            let kernel = KernelPrograms::open()?;
+            changed += usize::from(kernel.change_shared(table, &profile, &tables)?);
+        }
+        // Containers that have started meanwhile may have a table more of the version before.
+        outdated = KernelPrograms::open()?.outdated(owner, &profile)?;
+    }
+    Ok(changed)
 }
 
 /// Removes what the kernel has of containers that have ended, and tables that no container has.
@@ -388,18 +446,29 @@ impl KernelPrograms {
             false => return Ok(()),
         };
         let (mut ended, mut used) = (BTreeSet::new(), BTreeSet::new());
-        for entry in self.containers()? {
+        let entries = self.containers()?;
+        // Looked for where containers are.
+        let hierarchy = match entries.is_empty() {
+            true => None,
+            false => Some(Hierarchy::whole()?),
+        };
+        for entry in &entries {
             let (Some(number), Some(table)) = (word(&entry.value, 0), word(&entry.value, 2)) else {
                 continue;
             };
             let users = ledger(&ledgers, number)?.map_or(0, |[users, ..]| users);
             // Below zero means zero: tasks are counted without a lock.
             let has_tasks = users != 0 && users <= u64::MAX / 2;
-            match has_tasks || entry.has_group() {
+            let is_there = match &hierarchy {
+                Some(hierarchy) if !has_tasks => entry.has_group(hierarchy)?,
+                _ => true,
+            };
+            match is_there {
                 true => used.insert(table),
                 false => ended.insert(number),
             };
         }
+        ended.extend(self.left_numbers()?);
         if !ended.is_empty() {
             self.remove_containers(&ended)?;
         }
@@ -414,18 +483,30 @@ impl KernelPrograms {
                 delete(&map, MAP, &entry.key)?;
             }
         }
-        for number in numbers {
-            self.remove_keys(&["labels", "ledgers"], *number)?;
-        }
         let places = self.map("places")?;
         let is_theirs = |key: &Vec<u8>| {
             let owner = word(key, 0).filter(|owner| owner & OF_CONTAINER != 0);
             owner.is_some_and(|owner| numbers.contains(&(owner & !OF_CONTAINER)))
         };
         let theirs: Vec<Vec<u8>> = places.keys().filter(is_theirs).collect();
-        theirs
+        for key in &theirs {
+            delete(&places, "places", key)?;
+        }
+        // Last: by its ledger a number is found that a killed process has left.
+        let maps = ["labels", "ledgers"];
+        numbers
             .iter()
-            .try_for_each(|key| delete(&places, "places", key))
+            .try_for_each(|number| self.remove_keys(&maps, *number))
+    }
+
+    /// Numbers that processes which were killed have left: with a ledger, and with neither container nor policy nor task.
+    fn left_numbers(&self) -> Result<BTreeSet<u32>, Error> {
+        let mut known = self.container_numbers()?;
+        known.extend(self.numbers("policies")?);
+        known.insert(ALL);
+        let loaded = self.loaded()?.into_iter();
+        let left = loaded.filter(|one| one.users == 0 && !known.contains(&one.number));
+        Ok(left.map(|one| one.number).collect())
     }
 
     fn containers(&self) -> Result<Vec<TableEntry>, Error> {
@@ -446,10 +527,14 @@ impl KernelPrograms {
 
 impl TableEntry {
     /// Returns true if the control group is still there.
-    fn has_group(&self) -> bool {
+    fn has_group(&self, hierarchy: &Hierarchy) -> Result<bool, Error> {
         let group = self.key.first_chunk().copied().map(u64::from_ne_bytes);
-        let found = fs::metadata(text(&self.value[PATH_AT..]));
-        found.is_ok_and(|found| Some(found.ino()) == group)
+        let path = hierarchy.at.join(text(&self.value[PATH_AT..]));
+        match fs::metadata(&path) {
+            Ok(found) => Ok(Some(found.ino()) == group),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(cannot(&path)(error)),
+        }
     }
 }
 
@@ -467,9 +552,9 @@ mod tests {
     #[test]
     fn a_group_is_found_where_the_hierarchy_is_mounted() {
         let pod = "/kubepods/pod1/c1";
-        let found = |mounts: &[(&str, &str, &str)], group: &str| hierarchy(mounts)?.path_of(group);
+        let found = |mounts: &[(&str, &str, &str)], group: &str| hierarchy(mounts)?.below(group);
         let whole = [("/", "/sys/fs/cgroup", "cgroup2")];
-        let expected = (PathBuf::from("/sys/fs/cgroup/kubepods/pod1/c1"), 3);
+        let expected = ("kubepods/pod1/c1".to_owned(), 3);
         assert_eq!(found(&whole, pod), Some(expected));
         assert_eq!(found(&whole, "/"), None);
         // Seen from a control group namespace.
@@ -477,13 +562,48 @@ mod tests {
             ("/", "/sys/fs/cgroup", "cgroup2"),
             ("/../..", "/host/cgroup", "cgroup2"),
         ];
-        let expected = (PathBuf::from("/host/cgroup/pod1/c1"), 2);
+        let expected = ("pod1/c1".to_owned(), 2);
         assert_eq!(found(&own, "/../../pod1/c1"), Some(expected));
         assert_eq!(found(&own[..1], "/../../pod1/c1"), None);
         // A part of the hierarchy.
         assert_eq!(found(&[("/kubepods", "/x", "cgroup2")], pod), None);
         // The old hierarchies have no numbers that are used once.
         assert_eq!(found(&[("/", "/sys/fs/cgroup/pids", "cgroup")], pod), None);
+    }
+
+    #[test]
+    fn a_container_has_ended_only_if_its_group_is_known_to_be_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("pod1");
+        fs::create_dir(&group).unwrap();
+        let entry = |path: &str, number: u64| {
+            let mut value = vec![0; PATH_AT];
+            value.extend(path.as_bytes());
+            value.resize(ENTRY_SIZE, 0);
+            let key = number.to_ne_bytes().to_vec();
+            TableEntry { key, value }
+        };
+        let own = fs::metadata(&group).unwrap().ino();
+        let hierarchy = Hierarchy {
+            root: "/".to_owned(),
+            at: root.path().to_owned(),
+        };
+        assert!(entry("pod1", own).has_group(&hierarchy).unwrap());
+        assert!(!entry("pod1", own + 1).has_group(&hierarchy).unwrap());
+        assert!(!entry("pod2", own).has_group(&hierarchy).unwrap());
+        // What cannot be looked at may be there.
+        fs::write(root.path().join("file"), "").unwrap();
+        assert!(entry("file/pod1", own).has_group(&hierarchy).is_err());
+    }
+
+    #[test]
+    fn a_container_in_the_group_of_its_runtime_is_refused() {
+        let hybrid = "4:pids:/kubepods/pod1/c1\n0::/system.slice/containerd.service\n";
+        let runtime = "4:pids:/system.slice\n0::/system.slice/containerd.service\n";
+        assert!(group_of(hybrid, runtime).unwrap_err().contains("runtime"));
+        let own = "0::/kubepods/pod1/c1\n";
+        assert_eq!(group_of(own, runtime), Ok("/kubepods/pod1/c1"));
+        assert!(group_of("4:pids:/kubepods\n", runtime).is_err());
     }
 
     #[test]

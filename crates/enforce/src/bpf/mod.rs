@@ -42,8 +42,8 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 pub use container_reports::{ContainerReports, ContainerViolation};
 pub use containers::{
-    ConfinedContainer, ContainerPlace, change_containers, confine_container, enter_host_groups,
-    prepare_containers, remove_ended_containers,
+    ConfinedContainer, ContainerPlace, change_containers, confine_container, containers_build,
+    enter_host_groups, prepare_containers, remove_ended_containers,
 };
 pub(crate) use programs::Loaded;
 pub(crate) use records::Reports;

@@ -4,6 +4,7 @@
 //! policy stays in force as long as it confines a process, whichever process is killed. One set of programs
 //! serves all policies of a build; a hook is attached when the first policy needs it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -410,6 +411,12 @@ impl KernelPrograms {
         self.forget_rules(number, None)?;
         self.forget(self.generation(number)?)?;
         self.remove_keys(&["generations"], number)
+    }
+
+    /// The numbers that a map has something for.
+    pub(super) fn numbers(&self, name: &'static str) -> Result<BTreeSet<u32>, Error> {
+        let map = self.map(name)?;
+        Ok(map.keys().filter_map(|key| word(&key, 0)).collect())
     }
 
     /// Removes what maps have for a number.

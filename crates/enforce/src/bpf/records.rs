@@ -129,8 +129,9 @@ impl Reader {
         // Number 0 means an undetermined rule; a rule whose name is gone is reported by its number.
         let name = match found {
             Ok(Some(name)) => name,
-            _ if number == 0 => "unknown-path".to_owned(),
-            _ => format!("rule {number}"),
+            // Not kept: the next look-up may find it.
+            _ if number == 0 => return "unknown-path".to_owned(),
+            _ => return format!("rule {number}"),
         };
         if self.names.len() >= NAMES {
             self.names.clear();

@@ -28,12 +28,17 @@ pub(super) struct SharedTable {
     /// Tells the content of a policy from that of others of the same owner.
     version: [u8; VERSION],
     /// Whose policy it is. The policies of one owner are versions of one another.
-    owner: String,
+    pub(super) owner: String,
     /// Text of the shape of the containers' mounts.
-    shape: String,
+    pub(super) shape: String,
 }
 
 impl SharedTable {
+    /// Returns true if it has this policy.
+    pub(super) fn has(&self, profile: &Profile) -> bool {
+        self.version == version(profile)
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.version.to_vec();
         let length = u32::try_from(self.owner.len()).expect("names are short");
@@ -95,18 +100,11 @@ impl KernelPrograms {
         MapHandle::from_pinned_path(self.shared_path(number)).map_err(Error::map("shared"))
     }
 
-    /// Returns true if a table has this policy of the owner's.
-    pub(super) fn has_version(
-        &self,
-        number: u32,
-        owner: &str,
-        profile: &Profile,
-    ) -> Result<bool, Error> {
-        let version = version(profile);
+    /// A table that a container has.
+    pub(super) fn shared(&self, number: u32) -> Result<SharedTable, Error> {
         let mut tables = self.shared_tables()?.into_iter();
-        Ok(tables.any(|known| {
-            known.number == number && known.owner == owner && known.version == version
-        }))
+        let found = tables.find(|known| known.number == number);
+        found.ok_or(Error::Missing { what: "origin" })
     }
 
     /// Returns the number of the table for containers with a policy and a shape, which is made if there is none.
@@ -155,24 +153,33 @@ impl KernelPrograms {
             .map_err(Error::map("shared"))
     }
 
-    /// Brings a policy into force in all containers that have another of its owner. Each task sees the one or the other.
-    /// Returns the number of tables that were exchanged.
-    pub(super) fn change_shared(&self, owner: &str, profile: &Profile) -> Result<usize, Error> {
-        let version = version(profile);
-        let path = std::env::var_os("PATH");
-        let mut changed = 0;
-        for mut table in self.shared_tables()? {
-            if table.owner != owner || table.version == version {
-                continue;
-            }
-            let tables = Tables::shared(profile, &table.shape, path.as_deref())?;
-            self.replace(table.number, &tables)?;
-            table.version = version;
-            let file = self.shared_file(table.number)?;
-            put(&file, "shared", &[0; 4], &table.encode())?;
-            changed += 1;
-        }
-        Ok(changed)
+    /// Tables of an owner that have another policy of his.
+    pub(super) fn outdated(
+        &self,
+        owner: &str,
+        profile: &Profile,
+    ) -> Result<Vec<SharedTable>, Error> {
+        let mut tables = self.shared_tables()?;
+        tables.retain(|table| table.owner == owner && !table.has(profile));
+        Ok(tables)
+    }
+
+    /// Gives a table another version, made without the lock. Returns false if the table is gone, or has it by now.
+    pub(super) fn change_shared(
+        &self,
+        table: &SharedTable,
+        profile: &Profile,
+        tables: &Tables,
+    ) -> Result<bool, Error> {
+        let mut current = self.outdated(&table.owner, profile)?.into_iter();
+        let Some(mut current) = current.find(|current| current.number == table.number) else {
+            return Ok(false);
+        };
+        self.replace(current.number, tables)?;
+        current.version = version(profile);
+        let file = self.shared_file(current.number)?;
+        put(&file, "shared", &[0; 4], &current.encode())?;
+        Ok(true)
     }
 
     /// Removes the tables but those with these numbers.
@@ -182,16 +189,26 @@ impl KernelPrograms {
                 self.remove_shared(table.number)?;
             }
         }
-        Ok(())
+        // Processes that were killed leave tables that nobody has: without a file, and without a ledger.
+        let mut known: BTreeSet<u32> = self.numbers("ledgers")?;
+        known.extend(self.shared_tables()?.iter().map(|table| table.number));
+        let mut numbers = self.numbers("generations")?;
+        numbers.extend(self.numbers("policies")?);
+        numbers
+            .difference(&known)
+            .try_for_each(|number| self.remove(*number))
     }
 
     fn remove_shared(&self, number: u32) -> Result<(), Error> {
-        self.remove(number)?;
+        // First: who finds the file takes the table for whole.
         let path = self.shared_path(number);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot(&path)(error)),
-            _ => Ok(()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(cannot(&path)(error));
+            }
+            _ => {}
         }
+        self.remove(number)
     }
 }
 

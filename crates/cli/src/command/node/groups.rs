@@ -19,6 +19,10 @@ impl ControlGroups {
 }
 
 impl KernelEnforcer for ControlGroups {
+    fn build(&self) -> &str {
+        enforce::egress_build()
+    }
+
     fn enforcers(&self) -> Enforcers {
         Enforcers::default().with(EnforcerKind::Bpf)
     }

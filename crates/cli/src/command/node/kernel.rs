@@ -42,6 +42,10 @@ pub(super) fn enforcer() -> Option<Arc<dyn KernelEnforcer>> {
 struct BpfLsm;
 
 impl KernelEnforcer for BpfLsm {
+    fn build(&self) -> &str {
+        enforce::containers_build()
+    }
+
     fn enforcers(&self) -> Enforcers {
         Enforcers::default().with(EnforcerKind::Bpf)
     }
