@@ -177,12 +177,18 @@ fn what_the_kernel_cannot_do_is_decided_by_the_fail_mode() {
                 .sum();
             assert_eq!(enforced, 0, "{lack:?} {failure:?} {pid}");
             let state = agent.state();
-            assert_eq!(state.counters.opened, u64::from(is_open), "{lack:?} {failure:?} {pid}");
+            assert_eq!(
+                state.counters.opened,
+                u64::from(is_open),
+                "{lack:?} {failure:?} {pid}"
+            );
             if is_open {
                 let reasons = state.profiles()[0].reasons.join("; ");
                 // The runtime of the test takes no filter in its place.
                 let filter = lack.map(|_lack| "has not taken the seccomp filter");
-                let cause = filter.or(failure).unwrap_or("has not named its first process");
+                let cause = filter
+                    .or(failure)
+                    .unwrap_or("has not named its first process");
                 assert!(reasons.contains(cause), "{reasons}");
             }
             // What it lacks is not asked of it.
@@ -299,9 +305,11 @@ fn a_changed_policy_is_brought_to_running_containers_and_reported_then() {
     let changed = kernel.changed.lock().unwrap().clone();
     assert_eq!(changed, [("demo/p".to_owned(), 2)]);
     // The next agent knows which version the kernel has.
-    let next = Agent::new(settings(folder.path()), Parts::default(), Arc::new(|_| ())).unwrap();
-    let hash = next.state().records["c1"].hash.clone();
-    assert_eq!(hash, kinds::policy_hash(&longer("BPF")));
+    wait_until("it is written", || {
+        let next = Agent::new(settings(folder.path()), Parts::default(), Arc::new(|_| ())).unwrap();
+        let hash = next.state().records["c1"].hash.clone();
+        hash == kinds::policy_hash(&longer("BPF"))
+    });
 }
 
 #[test]

@@ -520,7 +520,10 @@ impl State {
                 Some(record) => {
                     reasons.clone_from(&record.gaps);
                     add(&mut state.reasons, record.notes.clone());
-                    add(&mut state.reasons, self.foreign_note(record).into_iter().collect());
+                    add(
+                        &mut state.reasons,
+                        self.foreign_note(record).into_iter().collect(),
+                    );
                     is_late = record.is_late;
                 }
             }

@@ -505,7 +505,11 @@ impl KernelPrograms {
         known.extend(self.numbers("policies")?);
         known.insert(ALL);
         let loaded = self.loaded()?.into_iter();
-        let left = loaded.filter(|one| one.users == 0 && !known.contains(&one.number));
+        // The folder is that of a policy, which the next load removes.
+        let left = loaded.filter(|one| {
+            let is_policy = known.contains(&one.number) || self.waiting(one.number).exists();
+            one.users == 0 && !is_policy
+        });
         Ok(left.map(|one| one.number).collect())
     }
 

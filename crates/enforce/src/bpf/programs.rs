@@ -197,7 +197,7 @@ impl KernelPrograms {
 
     /// A folder that is locked as long as a process may still apply the policy: a process that inherits the
     /// lock holds it too, and the exec that confines the process releases it.
-    fn waiting(&self, number: u32) -> PathBuf {
+    pub(super) fn waiting(&self, number: u32) -> PathBuf {
         self.folder.join(format!("waiting-{number}"))
     }
 
