@@ -493,40 +493,12 @@ impl State {
                 self.add_modeled(state, id, run);
                 continue;
             }
-            let mut reasons = Vec::new();
-            let mut is_late = false;
-            match self.records.get(id) {
-                _ if self.opened_late.contains_key(id) => {
-                    reasons.extend(self.opened_late.get(id).map(|&reason| reason.to_owned()));
-                }
-                None => reasons.push(match self.opened.get(id) {
-                    Some(cause) => cause.clone(),
-                    None => "it ran before the agent or the policy".to_owned(),
-                }),
-                Some(record)
-                    if record.name != entry.key.name || record.namespace != entry.key.namespace =>
-                {
-                    reasons.push(format!("it runs with the profile {}", record.name));
-                }
-                Some(record) if record.hash != entry.hash => {
-                    reasons.push("it runs with an earlier version of the policy".to_owned());
-                    reasons.extend(self.foreign_note(record));
-                    if let Some((hash, cause)) = self.refusals.get(&entry.key)
-                        && *hash == entry.hash
-                    {
-                        reasons.push(format!("the kernel has not taken the policy: {cause}"));
-                    }
-                }
-                Some(record) => {
-                    reasons.clone_from(&record.gaps);
-                    add(&mut state.reasons, record.notes.clone());
-                    add(
-                        &mut state.reasons,
-                        self.foreign_note(record).into_iter().collect(),
-                    );
-                    is_late = record.is_late;
-                }
-            }
+            let Standing {
+                mut reasons,
+                notes,
+                is_late,
+            } = self.standing(id, entry);
+            add(&mut state.reasons, notes);
             match (reasons.is_empty(), is_late) {
                 (true, false) => state.enforced += 1,
                 (true, true) => {
@@ -539,6 +511,58 @@ impl State {
         }
         all.into_values().collect()
     }
+
+    /// What is known of a container that has a profile.
+    fn standing(&self, id: &str, entry: &Entry) -> Standing {
+        let mut found = Standing::default();
+        match self.records.get(id) {
+            _ if self.opened_late.contains_key(id) => {
+                let reason = self.opened_late.get(id);
+                found
+                    .reasons
+                    .extend(reason.map(|&reason| reason.to_owned()));
+            }
+            None => found.reasons.push(match self.opened.get(id) {
+                Some(cause) => cause.clone(),
+                None => "it ran before the agent or the policy".to_owned(),
+            }),
+            Some(record)
+                if record.name != entry.key.name || record.namespace != entry.key.namespace =>
+            {
+                let reason = format!("it runs with the profile {}", record.name);
+                found.reasons.push(reason);
+            }
+            Some(record) if record.hash != entry.hash => {
+                let reason = "it runs with an earlier version of the policy".to_owned();
+                found.reasons.push(reason);
+                found.reasons.extend(self.foreign_note(record));
+                if let Some((hash, cause)) = self.refusals.get(&entry.key)
+                    && *hash == entry.hash
+                {
+                    let reason = format!("the kernel has not taken the policy: {cause}");
+                    found.reasons.push(reason);
+                }
+            }
+            Some(record) => {
+                found.reasons.clone_from(&record.gaps);
+                found.notes.clone_from(&record.notes);
+                found.notes.extend(self.foreign_note(record));
+                found.is_late = record.is_late;
+            }
+        }
+        found
+    }
+}
+
+/// What is known of a container that has a profile.
+#[derive(Default)]
+struct Standing {
+    /// Why it is not confined as the profile says.
+    reasons: Vec<String>,
+    /// What a reader of the report has to know besides.
+    notes: Vec<String>,
+    /// That it is confined was found only after it had begun.
+    is_late: bool,
 }
 
 /// A pod, by namespace, name and unique id.

@@ -9,12 +9,14 @@
 //! | `hooks` | loading of the programs that policies need |
 //! | `programs` | the objects that stay in the kernel |
 //! | `records` | violations that the programs report |
+//! | `container_place` | what the kernel tells a container by |
 //! | `containers` | confines the programs of containers that another program makes |
 //! | `mount_shape` | mounts of a container without what is its own |
 //! | `shared` | tables that containers share |
 //! | `container_reports` | violations in those containers |
 
 mod automaton;
+mod container_place;
 mod container_reports;
 mod containers;
 mod hooks;
@@ -40,10 +42,11 @@ use policy::{EnforcerKind, Policy};
 use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
+pub use container_place::{ContainerPlace, enter_host_groups};
 pub use container_reports::{ContainerReports, ContainerViolation};
 pub use containers::{
-    ConfinedContainer, ContainerPlace, change_containers, confine_container, containers_build,
-    enter_host_groups, prepare_containers, remove_ended_containers,
+    ConfinedContainer, change_containers, confine_container, containers_build, prepare_containers,
+    remove_ended_containers,
 };
 pub(crate) use programs::Loaded;
 pub(crate) use records::Reports;

@@ -418,7 +418,10 @@ fn a_policy_is_forgotten_with_its_last_container() {
     programs.remove_ended().unwrap();
     assert_eq!(programs.denials(NAME).unwrap(), None);
     let error = programs.change(NAME, &table(rules)).unwrap_err();
-    assert_eq!(error.to_string(), "the set of programs of the policy is gone");
+    assert_eq!(
+        error.to_string(),
+        "the set of programs of the policy is gone"
+    );
 }
 
 #[test]
