@@ -31,7 +31,7 @@ pub struct ContainerPlace {
     pub(super) group_below: String,
     /// Path of the control group in the hierarchy, as this process sees it.
     group_name: String,
-    pid: i32,
+    pub(super) pid: i32,
     /// Its mounts, as in `/proc/PID/mountinfo`.
     pub(super) mounts: String,
 }
