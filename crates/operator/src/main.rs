@@ -66,6 +66,9 @@ struct ManifestOptions {
     /// namespace
     #[arg(long)]
     webhook: bool,
+    /// Have operators run with this --webhook-name, for an API server that reaches the webhook by another name than its Service's
+    #[arg(long, value_name = "NAME", requires = "webhook")]
+    webhook_name: Vec<String>,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -142,6 +145,7 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         update_workloads: options.update_workloads,
         bpf: options.bpf,
         webhook: options.webhook,
+        webhook_names: options.webhook_name,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);

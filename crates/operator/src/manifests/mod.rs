@@ -45,6 +45,8 @@ pub struct Installation {
     /// Operators give workloads their marks by a webhook, not the API server by itself. They need the right to keep its certificates
     /// then.
     pub webhook: bool,
+    /// Names in the webhook's certificates besides that of its Service.
+    pub webhook_names: Vec<String>,
 }
 
 /// All objects, in the order in which they can be applied.
