@@ -24,6 +24,8 @@ pub struct Metrics {
     pub(crate) mutated: AtomicU64,
     /// Of these, objects that were refused.
     pub(crate) refused: AtomicU64,
+    /// 1 while the webhook gives no answers, because what it knows of policies is old.
+    pub(crate) stale: AtomicU64,
 }
 
 /// A metric: its name, kind and help, and where its value is.
@@ -38,7 +40,7 @@ fn of(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     (
         "tollgate_operator_leader",
         "gauge",
@@ -80,6 +82,12 @@ const ROWS: [Row; 10] = [
         "counter",
         "Objects that the webhook refused.",
         |all| of(&all.refused),
+    ),
+    (
+        "tollgate_operator_policies_stale",
+        "gauge",
+        "1 while the webhook answers nothing, because the API server has not answered about policies for a minute.",
+        |all| of(&all.stale),
     ),
     // vArmor's names, for its dashboards and alerts.
     (

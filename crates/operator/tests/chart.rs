@@ -21,6 +21,7 @@ fn installation(has_all: bool) -> Installation {
         update_workloads: has_all,
         bpf: has_all,
         webhook: has_all,
+        webhook_exempt: Vec::new(),
         webhook_names: has_all
             .then(|| "webhook.example".to_owned())
             .into_iter()

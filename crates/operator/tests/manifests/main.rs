@@ -343,6 +343,7 @@ impl Installed {
             update_workloads: events,
             bpf: false,
             webhook: false,
+            webhook_exempt: Vec::new(),
             webhook_names: Vec::new(),
         };
         for object in manifests::all(&installation) {
