@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use apiserver::{Change, Client, Resource, watch};
-use cluster::{Admission, Decision, PolicyId, Review};
+use cluster::{Admission, PolicyId, Review};
 use kinds::Scope;
 use kinds::crd::Definition;
 use kinds::validate::Installation;
@@ -277,11 +277,7 @@ fn answer(
         }
         review.marks(&known.admission)
     };
-    match &decision {
-        Decision::Allowed(patch) if !patch.is_empty() => Metrics::add(&metrics.mutated),
-        Decision::Allowed(_) => {}
-        Decision::Refused(..) => Metrics::add(&metrics.refused),
-    }
+    metrics.decided(&decision);
     PostAnswer {
         status: 200,
         content_type: "application/json",
