@@ -260,5 +260,9 @@ fn refused(problem: &str) -> Decision {
 
 /// A message of bounded length.
 fn cut(message: &str) -> &str {
-    &message[..message.floor_char_boundary(MAX_MESSAGE)]
+    let mut end = message.len().min(MAX_MESSAGE);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
 }
