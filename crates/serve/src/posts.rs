@@ -245,10 +245,10 @@ async fn read(shared: &Shared, request: Request<Incoming>) -> Result<Body, Statu
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        let bytes = u32::try_from(data.len()).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+        let bytes = u32::try_from(data.len()).map_err(|_too_long| StatusCode::PAYLOAD_TOO_LARGE)?;
         for (at, budget) in [&of_peer, &shared.budget.all].into_iter().enumerate() {
             let permit = Arc::clone(budget).acquire_many_owned(bytes).await;
-            let permit = permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+            let permit = permit.map_err(|_closed| StatusCode::SERVICE_UNAVAILABLE)?;
             match body.permits.get_mut(at) {
                 Some(held) => held.merge(permit),
                 None => body.permits.push(permit),

@@ -277,7 +277,9 @@ mod tests {
             }
             presented.push(current.authority);
             // An operator that has not read the Secret for some seconds presents what it knew then, and API servers trust that, too.
-            let before = presented.len().checked_sub(TIMES.settle.as_secs() as usize);
+            let before = presented
+                .len()
+                .checked_sub(usize::try_from(TIMES.settle.as_secs()).unwrap());
             if let Some(old) = before {
                 assert!(known.bundle().contains(&presented[old]), "{now}");
             }
