@@ -14,8 +14,9 @@ use crate::resource::Resource;
 
 /// How long a request that is no watch may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a page of a list may take. It is read as fast as its reader takes objects, which may have other work.
-const LIST: Duration = Duration::from_secs(120);
+/// How long a page of a list may take. It is read as fast as its reader takes objects, which may have other work. An API server gives
+/// a request no more by default.
+const LIST: Duration = Duration::from_secs(60);
 /// How long a connection may be made.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How much longer than the server the client waits for the end of a watch.

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io::Read;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 /// What a page says besides its objects.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PageEnd {
     /// Resource version of the list.
     pub(crate) version: String,
@@ -19,7 +19,8 @@ pub(crate) struct PageEnd {
 ///
 /// # Errors
 ///
-/// If it is no list as Kubernetes has it, or ends too early. Objects before the mistake were given already.
+/// If it is no list as Kubernetes has it, or ends too early: one without `items` or `metadata` would say that nothing exists. Objects before
+/// the mistake were given already.
 pub(crate) fn read_page(
     page: impl Read,
     mut each: impl FnMut(Value),
@@ -41,26 +42,34 @@ impl<'de, Each: FnMut(Value)> Visitor<'de> for Page<'_, Each> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PageEnd, A::Error> {
-        let mut end = PageEnd::default();
+        let (mut items, mut end) = (None, None);
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "items" => map.next_value_seed(Items { each: self.each })?,
-                "metadata" => {
-                    let metadata: Value = map.next_value()?;
-                    // The last page has no token, and old servers send no version.
-                    let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
-                    end = PageEnd {
-                        version: text("resourceVersion"),
-                        token: text("continue"),
-                    };
-                }
+                "items" if items.is_some() => return Err(A::Error::duplicate_field("items")),
+                "items" => items = Some(map.next_value_seed(Items { each: self.each })?),
+                "metadata" if end.is_some() => return Err(A::Error::duplicate_field("metadata")),
+                "metadata" => end = Some(end_of(&map.next_value()?)?),
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok(end)
+        items.ok_or_else(|| A::Error::missing_field("items"))?;
+        end.ok_or_else(|| A::Error::missing_field("metadata"))
     }
+}
+
+/// What the metadata of a list say. The last page has no token, and old servers send no version.
+fn end_of<E: Error>(metadata: &Map<String, Value>) -> Result<PageEnd, E> {
+    let text = |key: &str| match metadata.get(key) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(E::custom(format!("`metadata.{key}` is no text"))),
+    };
+    Ok(PageEnd {
+        version: text("resourceVersion")?,
+        token: text("continue")?,
+    })
 }
 
 /// The objects of a page. `null` is none.
@@ -92,8 +101,8 @@ impl<'de, Each: FnMut(Value)> Visitor<'de> for Items<'_, Each> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(object) = items.next_element::<Value>()? {
-            (self.each)(object);
+        while let Some(object) = items.next_element::<Map<String, Value>>()? {
+            (self.each)(Value::Object(object));
         }
         Ok(())
     }
@@ -135,14 +144,25 @@ mod tests {
             ("[]", 0),
             ("7", 0),
             (r#"{"items": 7}"#, 0),
-            (r#"{"items": [1, 2"#, 1),
-            (r#"{"items": []} x"#, 0),
+            (r#"{"metadata": {}, "items": [{}, {}"#, 1),
+            (r#"{"metadata": {}, "items": []} x"#, 0),
+            (r#"{"metadata": {}, "items": [{}, 1]}"#, 1),
             ("", 0),
+            // Without one of these, nothing would exist.
+            ("{}", 0),
+            (r#"{"kind": "Status", "metadata": {}, "code": 500}"#, 0),
+            (r#"{"items": [{}]}"#, 1),
+            (r#"{"metadata": {}}"#, 0),
+            (r#"{"metadata": null, "items": []}"#, 0),
+            (r#"{"metadata": [], "items": []}"#, 0),
+            (r#"{"metadata": {"continue": 7}, "items": []}"#, 0),
+            (r#"{"metadata": {}, "metadata": {}, "items": []}"#, 0),
+            (r#"{"metadata": {}, "items": [], "items": []}"#, 0),
         ] {
             let (given, end) = read(text);
             assert!(given.len() >= count && end.is_err(), "{text}");
         }
-        let deep = format!(r#"{{"items": [{}"#, "[".repeat(100_000));
+        let deep = format!(r#"{{"items": [{}"#, r#"{"a":"#.repeat(100_000));
         assert!(read(&deep).1.is_err());
     }
 }

@@ -28,7 +28,8 @@ pub enum Change {
     Applied(Value),
     /// The object does not exist any more.
     Deleted(ObjectKey),
-    /// All objects that existed when the list began were given. It comes again after each further list.
+    /// All objects that existed when the list began were given. It comes again after each further list, and when the server answers
+    /// after a failure.
     Listed,
     /// The server cannot be asked; it is asked again after a wait. What was given may be old.
     Failed(ApiError),
@@ -45,6 +46,7 @@ pub fn watch(client: &Client, resource: &Resource, sink: impl FnMut(Change) -> C
         sink,
         known: BTreeSet::new(),
         wait: FIRST_WAIT,
+        has_failed: false,
     };
     let mut version = None;
     loop {
@@ -66,6 +68,8 @@ struct Watcher<'a, Sink> {
     /// Objects that were given and not deleted.
     known: BTreeSet<ObjectKey>,
     wait: Duration,
+    /// The last answer was a failure that was given.
+    has_failed: bool,
 }
 
 impl<Sink: FnMut(Change) -> ControlFlow<()>> Watcher<'_, Sink> {
@@ -93,6 +97,7 @@ impl<Sink: FnMut(Change) -> ControlFlow<()>> Watcher<'_, Sink> {
         for key in gone {
             (self.sink)(Change::Deleted(key))?;
         }
+        self.has_failed = false;
         (self.sink)(Change::Listed)?;
         ControlFlow::Continue(Some(version))
     }
@@ -105,6 +110,9 @@ impl<Sink: FnMut(Change) -> ControlFlow<()>> Watcher<'_, Sink> {
             Err(error) if error.code() == Some(GONE) => return ControlFlow::Continue(None),
             Err(error) => return self.fail(error).map_continue(|()| Some(version)),
         };
+        if std::mem::take(&mut self.has_failed) {
+            (self.sink)(Change::Listed)?;
+        }
         let mut version = version;
         let mut line = Vec::new();
         loop {
@@ -171,6 +179,7 @@ impl<Sink: FnMut(Change) -> ControlFlow<()>> Watcher<'_, Sink> {
     fn fail(&mut self, error: ApiError) -> ControlFlow<()> {
         let is_gone = error.code() == Some(GONE);
         if !is_gone {
+            self.has_failed = true;
             (self.sink)(Change::Failed(error))?;
         }
         thread::sleep(self.wait);

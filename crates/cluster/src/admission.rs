@@ -1,8 +1,9 @@
 //! What admission writes into workloads: the marks by which a node finds the policies of a container.
 //!
-//! The API server does it by itself from Kubernetes 1.36 on; this is the same for a webhook. A test compares both, object by object.
+//! The API server does it by itself from Kubernetes 1.36 on; this is the same for a webhook. A test compares it with the marks of the
+//! library, and another test compares those with the marks of a real API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kinds::annotations::OF_POLICY;
 use kinds::{ObjectKey, Scope, Target, profile_name};
@@ -100,7 +101,8 @@ impl Admission {
         let present = &pod["metadata"]["annotations"];
         let labels = texts(&workload.object["metadata"]["labels"]);
         let name = workload.object["metadata"]["name"].as_str();
-        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        // Two policies can have one mark, such as a VarmorPolicy of a namespace `cluster`: each key is looked at once.
+        let (mut wanted, mut others) = (BTreeSet::new(), BTreeSet::new());
         for marked in self.near(workload.namespace) {
             let is_target = marked.target.as_ref().is_some_and(|target| {
                 let is_selected = match &target.selector {
@@ -111,13 +113,16 @@ impl Admission {
             });
             // A pod has the marks of its workload, which cannot be compared with it.
             let is_comparable = !is_pod || marked.kind == "Pod";
-            let value = &present[&marked.mark];
             match is_target {
-                true if value != TARGET => added.push(&*marked.mark),
-                false if !value.is_null() && is_comparable => removed.push(&*marked.mark),
-                _ => {}
+                true => drop(wanted.insert(&*marked.mark)),
+                false if is_comparable => drop(others.insert(&*marked.mark)),
+                false => {}
             }
         }
+        let is_added = |mark: &&str| present[*mark] != TARGET;
+        let is_removed = |mark: &&str| !present[*mark].is_null() && !wanted.contains(mark);
+        let removed: Vec<&str> = others.into_iter().filter(is_removed).collect();
+        let added: Vec<&str> = wanted.iter().copied().filter(is_added).collect();
         operations(is_pod, pod, &added, &removed)
     }
 

@@ -59,7 +59,7 @@ pub use node::NodeState;
 pub use profile::{DesiredProfile, ProfileError};
 pub use restart::{Patch, Progress, RESTARTED_KINDS, Restart, RestartState, Step, undo_restart};
 pub use review::{Decision, Review, ReviewError};
-pub use rollout::is_rolling;
+pub use rollout::{Replacement, replacement};
 pub use status::{CONDITIONS, keep_condition_times, keep_times};
 
 use artifact_status::StoredArtifact;
@@ -92,7 +92,7 @@ pub struct Release {
     pub finalizers: Vec<String>,
     /// All nodes have seen the deletion.
     pub is_seen: bool,
-    /// The time of the deletion is over: nothing is waited for any longer.
+    /// The time of the deletion is over: no node is waited for any longer.
     pub is_overdue: bool,
     /// Kind and namespace (`None` for all) of the workloads that may have been restarted for it, also if its policy does not ask
     /// for that any more. `None` if they cannot be restarted.

@@ -119,12 +119,12 @@ pub(crate) struct Nodes {
     detections: SharedValues<DetectionState>,
 }
 
-/// What is known under the name of a node. At least one of its fields is set.
+/// What is known under the name of a node: it has a node, a report, or both.
 #[derive(Debug, Default)]
 struct Entry {
     node: Option<KnownNode>,
     report: Option<Report>,
-    /// `renewTime` of the last report that was too old.
+    /// `renewTime` of the last report that was too old; only with a report.
     silence: Option<Box<str>>,
 }
 
@@ -290,7 +290,8 @@ impl Nodes {
             return false;
         };
         let was_known = entry.report.take().is_some();
-        if entry.node.is_none() && entry.silence.is_none() {
+        entry.silence = None;
+        if entry.node.is_none() {
             self.entries.remove(name);
         }
         was_known
@@ -303,9 +304,12 @@ impl Nodes {
         self.entries.get_mut(name).expect("it was inserted")
     }
 
-    /// Notes that the report of `since` is too old; true if that is the current one.
+    /// Notes that the report of `since` is too old; true if that is the current one. Without a report, nothing is noted.
     pub(crate) fn silent(&mut self, name: &str, since: &str) -> bool {
-        let entry = self.entry(name);
+        let known = self.entries.get_mut(name);
+        let Some(entry) = known.filter(|entry| entry.report.is_some()) else {
+            return false;
+        };
         let before = entry.silence.as_deref();
         if before.is_some_and(|before| before >= since) {
             return false;
@@ -394,6 +398,12 @@ impl Nodes {
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.known().map(|(name, ..)| name)
+    }
+
+    /// Number of names about which something is known.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
     }
 
     /// Number of nodes.

@@ -1,10 +1,15 @@
 //! Questions of the API server about objects, and the answers of a webhook: `AdmissionReview` of `admission.k8s.io/v1`.
+//!
+//! Whoever may create a pod chooses what is in a question. What is kept of it does not depend on how much that is: see [`kept`].
+
+mod kept;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kinds::PolicyObject;
 use kinds::validate::{self, Installation};
 use serde::Deserialize;
+use serde::de::DeserializeSeed;
 use serde_json::{Value, json};
 
 use crate::{Admission, RESTARTED_KINDS, Workload};
@@ -13,12 +18,15 @@ use crate::{Admission, RESTARTED_KINDS, Workload};
 const MAX_UID: usize = 128;
 /// Maximum length of a message in bytes: it may repeat what the object says.
 const MAX_MESSAGE: usize = 4096;
+/// Maximum number of brackets and commas in a question about a policy, which is read as a whole. A value of JSON of two bytes can take
+/// hundreds in memory.
+const MAX_VALUES: usize = 32_768;
 
 /// A question that cannot be answered, because it is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReviewError {
-    /// It is no JSON, or too deep.
+    /// It is no JSON, or has too many labels.
     #[error("cannot read the AdmissionReview: {problem}")]
     Json {
         /// What is wrong with it.
@@ -36,9 +44,35 @@ pub enum ReviewError {
 
 /// A question.
 #[derive(Clone, Debug)]
-pub struct Review {
+pub struct Review<'a> {
     uid: String,
+    /// What marks depend on.
     request: Value,
+    /// The question as it came.
+    bytes: &'a [u8],
+}
+
+/// The new object of a question, read as a policy.
+#[derive(Deserialize)]
+struct New {
+    request: NewOfRequest,
+}
+
+#[derive(Deserialize)]
+struct NewOfRequest {
+    object: PolicyObject,
+}
+
+/// The object before, read as a policy.
+#[derive(Deserialize)]
+struct Old {
+    request: OldOfRequest,
+}
+
+#[derive(Deserialize)]
+struct OldOfRequest {
+    #[serde(rename = "oldObject")]
+    object: PolicyObject,
 }
 
 /// The answer to one question.
@@ -50,17 +84,22 @@ pub enum Decision {
     Refused(u16, String),
 }
 
-impl Review {
+impl<'a> Review<'a> {
     /// Reads a question.
     ///
     /// # Errors
     ///
     /// If it is none, or has no id.
-    pub fn read(bytes: &[u8]) -> Result<Self, ReviewError> {
-        let read: Result<Value, _> = serde_json::from_slice(bytes);
-        let mut review = read.map_err(|error| ReviewError::Json {
+    pub fn read(bytes: &'a [u8]) -> Result<Self, ReviewError> {
+        let problem = |error: serde_json::Error| ReviewError::Json {
             problem: error.to_string(),
-        })?;
+        };
+        let mut from = serde_json::Deserializer::from_slice(bytes);
+        let mut review = kept::REVIEW.deserialize(&mut from).map_err(problem)?;
+        from.end().map_err(problem)?;
+        if !review.is_object() {
+            return Err(ReviewError::Kind);
+        }
         let is_review =
             review["apiVersion"] == "admission.k8s.io/v1" && review["kind"] == "AdmissionReview";
         if !is_review {
@@ -75,6 +114,7 @@ impl Review {
         Ok(Self {
             uid: uid.to_owned(),
             request,
+            bytes,
         })
     }
 
@@ -133,21 +173,47 @@ impl Review {
 
     fn try_validity(&self, installation: Installation<'_>) -> Result<Decision, Decision> {
         let (kind, object) = self.object()?;
-        let read = |object: &Value| -> Result<PolicyObject, Decision> {
-            let read = PolicyObject::deserialize(object);
-            read.map_err(|error| refused(&format!("cannot read the {kind}: {error}")))
+        let old = &self.request["oldObject"];
+        let is_update = old.is_object();
+        let owner = old["status"]["installation"].as_str();
+        let is_of_other = owner.is_some_and(|one| !one.is_empty() && one != installation.namespace);
+        if is_update && (is_of_other || object["metadata"]["deletionTimestamp"].is_string()) {
+            // Nothing keeps a policy from going away, and one of another installation is that one's affair.
+            return Ok(Decision::Allowed(Vec::new()));
+        }
+        self.check_size()?;
+        let new: Result<New, _> = serde_json::from_slice(self.bytes);
+        let old = is_update.then(|| serde_json::from_slice::<Old>(self.bytes));
+        let new = match (new, &old) {
+            (Ok(new), _) => new.request.object,
+            // It is as unreadable as before.
+            (Err(_), Some(Err(_))) => return Ok(Decision::Allowed(Vec::new())),
+            (Err(error), _) => return Err(refused(&format!("cannot read the {kind}: {error}"))),
         };
-        let policy = read(object)?;
-        let old = match &self.request["oldObject"] {
-            Value::Null => None,
-            old => Some(read(old)?),
-        };
-        let invalid = validate::policy(&policy, old.as_ref(), installation);
+        let old = old.and_then(Result::ok).map(|old| old.request.object);
+        let mut invalid = validate::policy(&new, old.as_ref(), installation);
+        if let Some(old) = &old {
+            // A policy of another time may stay as invalid as it was: its labels and finalizers change all the same.
+            let before = validate::policy(old, Some(old), installation);
+            invalid.retain(|one| !before.contains(one));
+        }
         if invalid.is_empty() {
             return Ok(Decision::Allowed(Vec::new()));
         }
         let invalid: Vec<String> = invalid.iter().map(ToString::to_string).collect();
         Err(Decision::Refused(422, invalid.join("; ")))
+    }
+
+    /// Refuses a question that takes too much memory as a whole.
+    fn check_size(&self) -> Result<(), Decision> {
+        let values = self.bytes.iter().filter(|byte| b"{[,".contains(byte));
+        match values.count() > MAX_VALUES {
+            true => Err(Decision::Refused(
+                413,
+                format!("the policy is too large: its request has more than {MAX_VALUES} values"),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The answer, as the API server reads it.
@@ -194,5 +260,9 @@ fn refused(problem: &str) -> Decision {
 
 /// A message of bounded length.
 fn cut(message: &str) -> &str {
-    &message[..message.floor_char_boundary(MAX_MESSAGE)]
+    let mut end = message.len().min(MAX_MESSAGE);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    &message[..end]
 }

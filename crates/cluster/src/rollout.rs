@@ -12,10 +12,35 @@ pub(crate) enum Rollout {
     NotRolled(&'static str),
 }
 
-/// Returns true if a workload replaces its pods, or cannot: what is to be done after that waits.
+/// How far a workload is whose template was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// It has its new pods, or does not replace them by itself.
+    Over,
+    /// It replaces them. The value grows with each pod of the newest template.
+    Running([u64; 2]),
+    /// Its controller has given up.
+    Stalled,
+}
+
+/// How far a workload of a kind is with its newest template. What a controller says of an earlier one says nothing.
 #[must_use]
-pub fn is_rolling(kind: &str, workload: &Value) -> bool {
-    matches!(rollout(kind, workload), Rollout::Running | Rollout::Stalled)
+pub fn replacement(kind: &str, workload: &Value) -> Replacement {
+    // A controller that has not written a number has replaced nothing.
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let status = &workload["status"];
+    let observed = number(&status["observedGeneration"]);
+    let updated = match kind {
+        "DaemonSet" => number(&status["updatedNumberScheduled"]),
+        _ => number(&status["updatedReplicas"]),
+    };
+    match rollout(kind, workload) {
+        Rollout::Done | Rollout::NotRolled(_) => Replacement::Over,
+        Rollout::Stalled if observed >= number(&workload["metadata"]["generation"]) => {
+            Replacement::Stalled
+        }
+        Rollout::Stalled | Rollout::Running => Replacement::Running([observed, updated]),
+    }
 }
 
 /// How far a workload of a kind is.

@@ -10,8 +10,9 @@ const FIRST_SWEEP: usize = 1024;
 
 /// A set of values, each kept once for all who use it.
 ///
-/// A value that nobody uses any more stays until the next sweep, which comes when the set has doubled: adding a value takes a
-/// constant time on average, and the set is at most twice as large as what is used.
+/// A value that nobody uses any more stays until the next sweep, which comes when the set is twice as large as what was used at the
+/// last one, and never below 1024 values: adding a value takes a constant time on average. When less is used than at the last
+/// sweep, the set stays as large as it is until values are added.
 #[derive(Debug)]
 pub(crate) struct SharedValues<T: ?Sized> {
     values: HashSet<Arc<T>>,

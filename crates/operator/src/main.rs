@@ -66,6 +66,12 @@ struct ManifestOptions {
     /// namespace
     #[arg(long)]
     webhook: bool,
+    /// Leave the workloads of this namespace without marks, because its pods are needed before operators can run
+    #[arg(long, value_name = "NAME", requires = "webhook")]
+    webhook_exempt: Vec<String>,
+    /// Have operators run with this --webhook-name, for an API server that reaches the webhook by another name than its Service's
+    #[arg(long, value_name = "NAME", requires = "webhook")]
+    webhook_name: Vec<String>,
     /// Write a Helm chart into this folder instead
     #[arg(long, value_name = "DIR")]
     chart: Option<PathBuf>,
@@ -142,6 +148,8 @@ fn print_manifests(options: ManifestOptions) -> ExitCode {
         update_workloads: options.update_workloads,
         bpf: options.bpf,
         webhook: options.webhook,
+        webhook_exempt: options.webhook_exempt,
+        webhook_names: options.webhook_name,
     };
     let Some(folder) = &options.chart else {
         let all = manifests::all(&installation);

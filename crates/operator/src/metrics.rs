@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cluster::Decision;
 use serve::{Page, ServeError, WebListener, WebServer};
 
 /// What an operator counts.
@@ -22,8 +23,12 @@ pub struct Metrics {
     pub(crate) reviews: AtomicU64,
     /// Of these, objects that got or lost marks.
     pub(crate) mutated: AtomicU64,
+    /// Of these, objects that stayed as they are, or were refused.
+    pub(crate) non_mutated: AtomicU64,
     /// Of these, objects that were refused.
     pub(crate) refused: AtomicU64,
+    /// 1 while the webhook gives no answers, because what it knows of policies is old.
+    pub(crate) stale: AtomicU64,
 }
 
 /// A metric: its name, kind and help, and where its value is.
@@ -38,7 +43,7 @@ fn of(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     (
         "tollgate_operator_leader",
         "gauge",
@@ -81,6 +86,12 @@ const ROWS: [Row; 10] = [
         "Objects that the webhook refused.",
         |all| of(&all.refused),
     ),
+    (
+        "tollgate_operator_policies_stale",
+        "gauge",
+        "1 while the webhook answers nothing, because the API server has not answered about policies for a minute.",
+        |all| of(&all.stale),
+    ),
     // vArmor's names, for its dashboards and alerts.
     (
         "varmor_admission_requests_total",
@@ -98,7 +109,7 @@ const ROWS: [Row; 10] = [
         "varmor_non_mutated_requests",
         "counter",
         "Objects that the webhook left as they are, or refused.",
-        |all| of(&all.reviews).saturating_sub(of(&all.mutated)),
+        |all| of(&all.non_mutated),
     ),
 ];
 
@@ -124,6 +135,19 @@ impl Metrics {
         text
     }
 
+    /// Counts what the webhook has decided.
+    pub(crate) fn decided(&self, decision: &Decision) {
+        let is_mutated = matches!(decision, Decision::Allowed(patch) if !patch.is_empty());
+        Self::add(if is_mutated {
+            &self.mutated
+        } else {
+            &self.non_mutated
+        });
+        if matches!(decision, Decision::Refused(..)) {
+            Self::add(&self.refused);
+        }
+    }
+
     pub(crate) fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -146,4 +170,25 @@ pub fn serve_pages(metrics: Arc<Metrics>, address: SocketAddr) -> Result<WebServ
         page("/healthz", Box::new(|| "ok\n".to_owned())),
     ];
     WebListener::bind(address, None)?.start(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_decision_is_counted_once_by_whether_it_changes_the_object() {
+        let metrics = Metrics::default();
+        metrics.decided(&Decision::Allowed(Vec::new()));
+        metrics.decided(&Decision::Allowed(vec![serde_json::json!({ "op": "add" })]));
+        metrics.decided(&Decision::Refused(400, "no".to_owned()));
+        let text = metrics.text();
+        for line in [
+            "varmor_mutated_requests 1\n",
+            "varmor_non_mutated_requests 2\n",
+            "tollgate_operator_reviews_refused_total 1\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
 }

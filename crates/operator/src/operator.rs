@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::lease::{self, Lease, LeaseError};
 use crate::metrics::Metrics;
-use crate::restarts::{Restarts, is_right_missing};
+use crate::restarts::{Restarts, Undone};
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
 use crate::webhook::{self, Webhook, WebhookError, WebhookSettings};
@@ -51,6 +51,8 @@ pub struct Settings {
     pub update_workloads: bool,
     /// Least time between two restarts for a policy.
     pub restart_pause: Duration,
+    /// How long a workload that lost the marks of a deleted policy may go without a further new pod, before the others keep theirs.
+    pub undo_patience: Duration,
 }
 
 impl Settings {
@@ -67,6 +69,7 @@ impl Settings {
             model_pause: Duration::from_secs(15),
             update_workloads: false,
             restart_pause: Duration::from_secs(5),
+            undo_patience: Duration::from_secs(120),
         }
     }
 }
@@ -164,7 +167,11 @@ impl Operator {
         let round = Round {
             cluster: Cluster::new(namespace, modeling)
                 .with_workload_updates(self.settings.update_workloads),
-            restarts: Restarts::new(self.client.clone(), self.settings.restart_pause),
+            restarts: Restarts::new(
+                self.client.clone(),
+                self.settings.restart_pause,
+                self.settings.undo_patience,
+            ),
             writer: Writer::new(self.client.clone(), namespace, identity),
             models_written: BTreeMap::new(),
             sources,
@@ -418,26 +425,24 @@ impl Round<'_> {
                     continue;
                 }
             }
-            if let Err(error) = self.writer.release(&release) {
-                say(format!("cannot let the profile {key} go: {error}"));
+            match self.writer.release(&release) {
+                Ok(()) => self.restarts.forget(&release),
+                Err(error) => say(format!("cannot let the profile {key} go: {error}")),
             }
         }
     }
 
-    /// Takes the marks of a profile that goes out of workloads. Returns true when there is none left, or when the operator may
-    /// not change workloads, or they refuse until the time of the deletion is over: the marks of a policy that does not exist
-    /// say nothing to nodes.
+    /// Takes the marks of a profile that goes out of workloads. Returns true when there is none left, or none that is taken out: the
+    /// marks of a policy that does not exist say nothing to nodes.
     fn undo_restarts(&mut self, release: &Release) -> Result<bool, ApiError> {
         if release.restarted.is_none() || !self.settings.update_workloads {
             return Ok(true);
         }
-        match self.restarts.undo(release) {
-            Err(error) if release.is_overdue || is_right_missing(&error) => {
-                self.writer.note_marks_left(release, &error);
-                Ok(true)
-            }
-            other => other,
+        let undone = self.restarts.undo(release)?;
+        if let Undone::Stopped(cause) = &undone {
+            self.writer.note_marks_left(release, cause);
         }
+        Ok(undone != Undone::Later)
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use apiserver::{ApiError, Client, Resource};
 use cluster::{
-    Cluster, Event, Patch, PolicyClaim, PolicyId, Progress, RESTARTED_KINDS, Release, Restart,
-    RestartState, is_rolling, undo_restart,
+    Cluster, Event, Patch, PolicyClaim, PolicyId, Progress, RESTARTED_KINDS, Release, Replacement,
+    Restart, RestartState, replacement, undo_restart,
 };
 use jiff::Timestamp;
 use kinds::ObjectKey;
@@ -28,18 +28,47 @@ pub(crate) struct Restarts {
     later: BTreeMap<PolicyId, (Version, Instant)>,
     /// Workloads that this process has patched for a policy.
     patched: BTreeMap<PolicyId, (Version, BTreeSet<String>)>,
-    /// The workload out of which the marks of a profile were taken last, and when; by profile.
-    undone: BTreeMap<ObjectKey, (ObjectKey, Instant)>,
+    /// How long a workload that lost its marks may go without a further new pod.
+    patience: Duration,
+    /// Profiles whose marks are taken out of workloads, by unique id.
+    undone: BTreeMap<String, Undoing>,
+}
+
+/// How far the marks of a profile are taken out of workloads.
+#[derive(Debug)]
+struct Undoing {
+    /// When the workloads were looked at last.
+    looked: Instant,
+    /// The workload out of which they were taken last.
+    last: Option<ObjectKey>,
+    /// How far this one was at most.
+    reached: [u64; 2],
+    /// When there was something new: the first look, marks that were taken out, a pod that was replaced.
+    since: Instant,
+    /// No further workload is changed.
+    is_over: bool,
+}
+
+/// What was done about the marks of a profile.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// There are none, or none that would be taken out: this was said before.
+    All,
+    /// They are taken out of further workloads later.
+    Later,
+    /// They stay in the other workloads, for this cause.
+    Stopped(String),
 }
 
 /// Unique id of a policy, hash and generation of its restart.
 type Version = (Option<String>, String, Option<i64>);
 
 impl Restarts {
-    pub(crate) fn new(client: Client, pause: Duration) -> Self {
+    pub(crate) fn new(client: Client, pause: Duration, patience: Duration) -> Self {
         Self {
             client,
             pause,
+            patience,
             next: Instant::now(),
             later: BTreeMap::new(),
             patched: BTreeMap::new(),
@@ -150,42 +179,74 @@ impl Restarts {
     }
 
     /// Takes the marks of a profile that goes out of the next workload that was restarted for it, which replaces its pods again: one
-    /// workload after the other, each when the one before has its new pods, or when the time of the deletion is over. Returns true if
-    /// there is no further one.
+    /// workload after the other, each when the one before has its new pods. If that one gets none, the marks stay in the others.
     ///
     /// # Errors
     ///
-    /// If the API server refuses, and there is no workload that can be changed. It is to be tried again, unless the operator lacks
-    /// the right.
-    pub(crate) fn undo(&mut self, release: &Release) -> Result<bool, ApiError> {
-        let Some((kind, namespace)) = &release.restarted else {
-            return Ok(true);
+    /// If the API server refuses, and there is no workload that can be changed. It is to be tried again.
+    pub(crate) fn undo(&mut self, release: &Release) -> Result<Undone, ApiError> {
+        let restarted = release.restarted.as_ref();
+        let found =
+            restarted.and_then(|(kind, namespace)| Some((kind, namespace, resource(kind)?)));
+        let Some((kind, namespace, resource)) = found else {
+            return Ok(Undone::All);
         };
-        let Some(resource) = resource(kind) else {
-            return Ok(true);
-        };
-        let before = self.undone.get(&release.key);
-        if before.is_some_and(|(_, at)| at.elapsed() < self.pause) {
-            return Ok(false);
+        let now = Instant::now();
+        let known = self.undone.get(&release.uid);
+        if known.is_some_and(|known| known.is_over) {
+            return Ok(Undone::All);
         }
-        let workloads = self.list(&resource, namespace.as_deref())?;
-        let is_before = |one: &&Value| before.is_some_and(|(key, _)| key_of(one) == *key);
-        let last = workloads.iter().find(is_before);
-        if last.is_some_and(|last| is_rolling(kind, last)) && !release.is_overdue {
-            return Ok(false);
+        if known.is_some_and(|known| now.duration_since(known.looked) < self.pause) {
+            return Ok(Undone::Later);
+        }
+        let undoing = self.undone.entry(release.uid.clone());
+        let undoing = undoing.or_insert_with(|| Undoing::new(now));
+        undoing.looked = now;
+        let since = undoing.since;
+        let undone = match self.list(&resource, namespace.as_deref()) {
+            Ok(workloads) => self.undo_next(release, kind, &resource, &workloads),
+            Err(error) => Err(error),
+        };
+        match undone {
+            Err(error) if is_right_missing(&error) || since.elapsed() > self.patience => {
+                Ok(Undone::Stopped(error.to_string()))
+            }
+            other => other,
+        }
+        .inspect(|undone| {
+            if *undone != Undone::Later
+                && let Some(undoing) = self.undone.get_mut(&release.uid)
+            {
+                undoing.is_over = true;
+            }
+        })
+    }
+
+    fn undo_next(
+        &mut self,
+        release: &Release,
+        kind: &str,
+        resource: &Resource,
+        workloads: &[Value],
+    ) -> Result<Undone, ApiError> {
+        let Some(undoing) = self.undone.get_mut(&release.uid) else {
+            return Ok(Undone::Later);
+        };
+        if let Some(wait) = undoing.waits(kind, workloads, self.patience) {
+            return Ok(wait);
         }
         let patches = workloads
             .iter()
             .filter_map(|one| undo_restart(&release.key.name, one));
         let mut refusals = Vec::new();
         for (key, patch) in patches {
-            match self.client.merge(&resource, &key, &patch) {
+            match self.client.merge(resource, &key, &patch) {
                 Ok(_) => {
-                    let now = Instant::now();
-                    self.undone.insert(release.key.clone(), (key, now));
-                    return Ok(false);
+                    undoing.last = Some(key);
+                    (undoing.reached, undoing.since) = ([0, 0], Instant::now());
+                    return Ok(Undone::Later);
                 }
-                Err(error) if is_changed(&error) => return Ok(false),
+                Err(error) if is_changed(&error) => return Ok(Undone::Later),
                 Err(error) if error.code().is_none() || is_right_missing(&error) => {
                     return Err(error);
                 }
@@ -196,11 +257,49 @@ impl Restarts {
                 break;
             }
         }
-        if let Some(refusal) = refusals.into_iter().next() {
-            return Err(refusal);
+        match refusals.into_iter().next() {
+            Some(refusal) => Err(refusal),
+            None => Ok(Undone::All),
         }
-        self.undone.remove(&release.key);
-        Ok(true)
+    }
+
+    /// Forgets a profile that was let go.
+    pub(crate) fn forget(&mut self, release: &Release) {
+        self.undone.remove(&release.uid);
+    }
+}
+
+impl Undoing {
+    fn new(now: Instant) -> Self {
+        Self {
+            looked: now,
+            last: None,
+            reached: [0, 0],
+            since: now,
+            is_over: false,
+        }
+    }
+
+    /// What is to be done before marks are taken out of a further workload; `None` if nothing is.
+    fn waits(&mut self, kind: &str, workloads: &[Value], patience: Duration) -> Option<Undone> {
+        let last = self.last.as_ref()?;
+        let workload = workloads.iter().find(|one| key_of(one) == *last)?;
+        let cause = match replacement(kind, workload) {
+            Replacement::Over => return None,
+            Replacement::Stalled => "its controller has given up".to_owned(),
+            Replacement::Running(reached) => {
+                if reached > self.reached {
+                    (self.reached, self.since) = (reached, Instant::now());
+                }
+                if self.since.elapsed() <= patience {
+                    return Some(Undone::Later);
+                }
+                format!("it has no further one after {} s", patience.as_secs())
+            }
+        };
+        Some(Undone::Stopped(format!(
+            "{last} has lost them and does not get its new pods: {cause}"
+        )))
     }
 }
 
@@ -239,7 +338,7 @@ fn is_changed(error: &ApiError) -> bool {
 }
 
 /// Returns true if the operator lacks a right; a webhook that refuses one workload has the same code.
-pub(crate) fn is_right_missing(error: &ApiError) -> bool {
+fn is_right_missing(error: &ApiError) -> bool {
     let ApiError::Status { code, message, .. } = error else {
         return false;
     };

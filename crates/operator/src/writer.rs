@@ -324,8 +324,8 @@ impl Writer {
     }
 
     /// Writes an Event: marks of a profile that goes stay in workloads. A namespace that is being deleted takes none.
-    pub(crate) fn note_marks_left(&self, release: &Release, error: &ApiError) {
-        let event = events::of_marks_left(release, &error.to_string(), &self.identity);
+    pub(crate) fn note_marks_left(&self, release: &Release, cause: &str) {
+        let event = events::of_marks_left(release, cause, &self.identity);
         let _ = events::write(&self.client, &event);
     }
 

@@ -21,6 +21,11 @@ fn installation(has_all: bool) -> Installation {
         update_workloads: has_all,
         bpf: has_all,
         webhook: has_all,
+        webhook_exempt: Vec::new(),
+        webhook_names: has_all
+            .then(|| "webhook.example".to_owned())
+            .into_iter()
+            .collect(),
     }
 }
 
@@ -122,7 +127,22 @@ fn a_chart_has_the_objects_that_are_printed() {
         };
         assert_eq!(names(&schema["properties"]), names(&values));
         assert_eq!(schema["additionalProperties"], false);
-        assert_eq!(schema["properties"]["agent"]["additionalProperties"], false);
+        for part in ["agent", "global"] {
+            assert_eq!(schema["properties"][part]["additionalProperties"], false);
+        }
+        let count = &schema["properties"]["manager"]["properties"]["replicaCount"];
+        assert_eq!(*count, json!({ "type": "integer", "minimum": 1 }));
+        let least = &schema["properties"]["podDisruptionBudget"]["properties"]["minAvailable"];
+        assert_eq!(least["type"], json!(["integer", "string"]));
+        let checks = file(folder.path(), "templates/checks.yaml");
+        assert!(checks.contains("no node with an operator can be drained"));
+        let operator = &printed(&installation)["\"Deployment\" \"tollgate-operator\""];
+        let command = &operator["spec"]["template"]["spec"]["containers"][0]["command"];
+        let words = command.as_array().expect("it is a list");
+        let named = words
+            .windows(2)
+            .any(|two| two == ["--webhook-name", "webhook.example"]);
+        assert_eq!(named, has_all);
     }
 }
 
@@ -174,6 +194,12 @@ fn helm_makes_the_objects_that_are_printed_and_refuses_what_it_cannot_follow() {
         ("image.registry=\"r\"", "registry"),
         ("classifier.replicaCount=1", "classifier"),
         ("manager.replicaCount=\"3\"", "replicaCount"),
+        ("manager.replicaCount=0", "replicaCount"),
+        ("manager.replicaCount=1", "can be drained"),
+        ("podDisruptionBudget.minAvailable=2", "can be drained"),
+        ("podDisruptionBudget.minAvailable=\"51%\"", "can be drained"),
+        ("podDisruptionBudget.minAvailable=\"half\"", "minAvailable"),
+        ("global.imageRegistry=\"r\"", "imageRegistry"),
         ("bpfLsmEnforcer.enabled=false", "without --bpf"),
         (
             "bpfExclusiveMode.enabled=true",
@@ -197,6 +223,7 @@ fn helm_puts_values_into_pods_and_says_which_have_no_effect() {
     manifests::write_chart(folder, &installation(true)).expect("it can be written");
     let values = [
         "manager.replicaCount=3",
+        "podDisruptionBudget.minAvailable=\"50%\"",
         "agent.tolerations=[{\"key\":\"gpu\",\"operator\":\"Exists\"}]",
         "agent.nodeSelector={\"kubernetes.io/os\":\"linux\"}",
         "manager.resources={\"limits\":{\"memory\":\"256Mi\"}}",

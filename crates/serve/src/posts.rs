@@ -1,10 +1,11 @@
 //! HTTPS server that answers what is posted to it, such as the objects that Kubernetes asks a webhook about.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,9 +18,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::connections::ClientAddress;
 use crate::error::ServeError;
 use crate::http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 use crate::listen::{Address, Listener};
@@ -27,10 +29,10 @@ use crate::spawn::{WebServer, spawn};
 use crate::tls::unusable;
 use crate::web::plain;
 
-/// Limits on concurrent connections. API servers are few, and keep theirs.
+/// Limits on concurrent connections. API servers are few, and keep theirs; others may connect, too.
 const LIMITS: ConnectionLimits = ConnectionLimits {
     all: 64,
-    of_one_peer: 64,
+    of_one_peer: 16,
 };
 
 const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {
@@ -41,8 +43,8 @@ const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {
     last: Duration::from_secs(10),
 };
 
-/// How long a request may wait for its turn, and then take to arrive. Kubernetes waits 10 seconds for a webhook by default.
-const ARRIVAL: Duration = Duration::from_secs(4);
+/// How long a body may take to arrive, and then wait for its turn. The manifests have API servers wait 5 seconds (`timeoutSeconds`).
+const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// Path that says whether the server is ready.
 const READY: &str = "/readyz";
@@ -98,7 +100,9 @@ pub struct PostAnswer {
 pub struct PostLimits {
     /// Length of a body in bytes.
     pub body: usize,
-    /// Bodies in memory at the same time.
+    /// Length of all bodies in memory in bytes, whole or not. One peer can have half of it.
+    pub all: usize,
+    /// Bodies that are answered at the same time.
     pub at_once: usize,
 }
 
@@ -164,6 +168,7 @@ impl PostListener {
         };
         let shared = Arc::new(Shared {
             limits,
+            budget: Budget::new(limits.all),
             turns: Arc::new(Semaphore::new(limits.at_once)),
             is_ready: Box::new(is_ready),
             answer: Box::new(answer),
@@ -179,10 +184,79 @@ type AnswerFn = Box<dyn Fn(&str, &[u8]) -> PostAnswer + Send + Sync>;
 
 struct Shared {
     limits: PostLimits,
-    /// One for each body in memory.
+    budget: Budget,
+    /// One for each body that is answered.
     turns: Arc<Semaphore>,
     is_ready: Box<dyn Fn() -> bool + Send + Sync>,
     answer: AnswerFn,
+}
+
+/// Bytes that bodies may have: a permit each.
+struct Budget {
+    all: Arc<Semaphore>,
+    of_one_peer: usize,
+    peers: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+impl Budget {
+    fn new(all: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            of_one_peer: all / 2,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// The budget of a peer, which all its connections share.
+    fn of(&self, peer: &str) -> Arc<Semaphore> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = peers.get(peer).and_then(Weak::upgrade) {
+            return known;
+        }
+        peers.retain(|_, semaphore| semaphore.strong_count() > 0);
+        let new = Arc::new(Semaphore::new(self.of_one_peer));
+        peers.insert(peer.to_owned(), Arc::downgrade(&new));
+        new
+    }
+}
+
+/// A body, and what it takes of the budget until it is dropped.
+struct Body {
+    bytes: Vec<u8>,
+    /// Of the peer, and of all.
+    permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// Reads a body, as far as the budget goes; waits for more.
+async fn read(shared: &Shared, request: Request<Incoming>) -> Result<Body, StatusCode> {
+    let address = request.extensions().get::<ClientAddress>();
+    // A connection without an address shares the budget of all such.
+    let of_peer = shared.budget.of(address.map_or("", |address| &address.0));
+    let mut body = Body {
+        bytes: Vec::new(),
+        permits: Vec::new(),
+    };
+    let mut incoming = Limited::new(request.into_body(), shared.limits.body);
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => StatusCode::PAYLOAD_TOO_LARGE,
+            false => StatusCode::BAD_REQUEST,
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let bytes = u32::try_from(data.len()).map_err(|_too_long| StatusCode::PAYLOAD_TOO_LARGE)?;
+        for (at, budget) in [&of_peer, &shared.budget.all].into_iter().enumerate() {
+            let permit = Arc::clone(budget).acquire_many_owned(bytes).await;
+            let permit = permit.map_err(|_closed| StatusCode::SERVICE_UNAVAILABLE)?;
+            match body.permits.get_mut(at) {
+                Some(held) => held.merge(permit),
+                None => body.permits.push(permit),
+            }
+        }
+        body.bytes.extend_from_slice(&data);
+    }
+    Ok(body)
 }
 
 async fn answer_to(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -198,24 +272,21 @@ async fn answer_to(shared: Arc<Shared>, request: Request<Incoming>) -> Response<
         response.headers_mut().insert(ALLOW, methods);
         return response;
     }
+    let path = request.uri().path().to_owned();
+    // No turn is taken before the body is here: whoever sends slowly keeps nobody from an answer.
+    let body = match timeout(ARRIVAL, read(&shared, request)).await {
+        Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT),
+        Ok(Err(status)) => return plain(status),
+        Ok(Ok(body)) => body,
+    };
     let turn = timeout(ARRIVAL, Arc::clone(&shared.turns).acquire_owned()).await;
     let Ok(Ok(turn)) = turn else {
         return plain(StatusCode::SERVICE_UNAVAILABLE);
     };
-    let path = request.uri().path().to_owned();
-    let body = Limited::new(request.into_body(), shared.limits.body).collect();
-    let body = match timeout(ARRIVAL, body).await {
-        Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return plain(StatusCode::PAYLOAD_TOO_LARGE);
-        }
-        Ok(Err(_)) => return plain(StatusCode::BAD_REQUEST),
-        Ok(Ok(body)) => body.to_bytes(),
-    };
     let answered = tokio::task::spawn_blocking(move || {
         // Held until the body is gone, even if no client waits for the answer any more.
         let _turn = turn;
-        (shared.answer)(&path, &body)
+        (shared.answer)(&path, &body.bytes)
     });
     let Ok(answer) = answered.await else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR);
@@ -227,3 +298,6 @@ async fn answer_to(shared: Arc<Shared>, request: Request<Incoming>) -> Response<
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
+
+#[cfg(test)]
+mod tests;

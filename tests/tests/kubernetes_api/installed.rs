@@ -26,6 +26,8 @@ pub(crate) fn installation() -> Installation {
         update_workloads: true,
         bpf: true,
         webhook: false,
+        webhook_exempt: Vec::new(),
+        webhook_names: Vec::new(),
     }
 }
 

@@ -243,3 +243,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn nothing_is_kept_of_a_node_that_is_gone_with_its_report() {
+    let mut cluster = one_node();
+    let silent = |cluster: &mut Cluster| {
+        let since = "2026-01-01T00:00:03Z".to_owned();
+        let node = "n1".to_owned();
+        cluster.apply(Event::Silent { node, since });
+    };
+    cluster.apply(report_of("n1", "b1", 3, 10, json!([])));
+    silent(&mut cluster);
+    cluster.apply(Event::NodeGone("n1".to_owned()));
+    // The operator takes the report for silent until it is gone, and may say so once more.
+    silent(&mut cluster);
+    cluster.apply(Event::ReportGone("n1".to_owned()));
+    silent(&mut cluster);
+    assert_eq!(cluster.nodes.entries(), 0);
+}

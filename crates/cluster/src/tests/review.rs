@@ -26,6 +26,9 @@ fn policies() -> Vec<Value> {
         json!({ "kind": "Deployment", "selector": {} }),
     );
     of_other["status"] = json!({ "profileName": "", "ready": false, "installation": "another" });
+    let all = json!({ "kind": "Deployment", "selector": {} });
+    let mut elsewhere = stored("VarmorPolicy", "elsewhere", all);
+    elsewhere["metadata"]["namespace"] = json!("shop");
     vec![
         stored(
             "VarmorPolicy",
@@ -58,6 +61,7 @@ fn policies() -> Vec<Value> {
             tier("Deployment", "DoesNotExist", json!([])),
         ),
         of_other,
+        elsewhere,
     ]
 }
 
@@ -180,7 +184,7 @@ fn what_is_no_question_is_an_error() {
     let with = |path: &str, value: Value| {
         let mut question = whole.clone();
         *question.pointer_mut(path).unwrap() = value;
-        Review::read(question.to_string().as_bytes())
+        Review::read(question.to_string().as_bytes()).map(drop)
     };
     for (path, value) in [
         ("/request/uid", json!(7)),
@@ -216,14 +220,15 @@ fn what_is_no_question_is_an_error() {
 fn a_wrong_type_in_a_question_is_refused_with_the_field() {
     let object = workload("Deployment", "web", &json!({}), &json!({}));
     let whole = question("Deployment", &object);
-    let with = |path: &str, value: Value| {
-        let mut question = whole.clone();
-        *question.pointer_mut(path).unwrap() = value;
-        Review::read(question.to_string().as_bytes())
-    };
     let mut admission = Admission::new("guard");
     let own = json!({ "kind": "Deployment", "selector": {} });
     admission.apply(Scope::Namespace, &stored("VarmorPolicy", "all", own));
+    let decide = |path: &str, value: Value| {
+        let mut question = whole.clone();
+        *question.pointer_mut(path).unwrap() = value;
+        let question = question.to_string();
+        Review::read(question.as_bytes()).unwrap().marks(&admission)
+    };
     for (path, value, field) in [
         ("/request/object", json!(7), "request.object"),
         ("/request/object", json!(null), "request.object"),
@@ -246,7 +251,7 @@ fn a_wrong_type_in_a_question_is_refused_with_the_field() {
             "/spec/template/metadata/annotations",
         ),
     ] {
-        let decision = with(path, value).unwrap().marks(&admission);
+        let decision = decide(path, value);
         let Decision::Refused(400, message) = decision else {
             panic!("{path}: {decision:?}");
         };
@@ -254,9 +259,7 @@ fn a_wrong_type_in_a_question_is_refused_with_the_field() {
     }
     // Anything may stand where pods have their template.
     for template in [json!(null), json!(7), json!([])] {
-        let decision = with("/request/object/spec/template", template)
-            .unwrap()
-            .marks(&admission);
+        let decision = decide("/request/object/spec/template", template);
         assert!(matches!(decision, Decision::Allowed(_)), "{decision:?}");
     }
 }
@@ -296,7 +299,189 @@ fn a_policy_is_refused_by_the_webhook_for_the_reasons_of_the_library() {
         "web",
         json!({ "kind": "\u{e9}".repeat(100_000), "name": "web" }),
     );
-    let review = Review::read(question("VarmorPolicy", &long).to_string().as_bytes()).unwrap();
+    let question = question("VarmorPolicy", &long).to_string();
+    let review = Review::read(question.as_bytes()).unwrap();
     let answer = review.answer(&review.validity(installation)).to_string();
     assert!(answer.len() < 10_000, "{}", answer.len());
+}
+
+#[test]
+fn a_mark_that_two_policies_share_stays_while_one_of_them_is_about_the_workload() {
+    let target = |name: &str| json!({ "kind": "Deployment", "name": name });
+    let mut of_namespace = stored("VarmorPolicy", "guard-all", target("shop"));
+    of_namespace["metadata"]["namespace"] = json!("cluster");
+    let mut admission = Admission::new("guard");
+    admission.apply(Scope::Namespace, &of_namespace);
+    admission.apply(
+        Scope::Cluster,
+        &stored("VarmorClusterPolicy", "all", target("web")),
+    );
+    let mark = "profile.tollgate.dev/varmor-cluster-guard-all";
+    let patch = |name: &str| {
+        let object = workload("Deployment", name, &json!({}), &json!({ mark: "target" }));
+        admission.patch(Workload {
+            kind: "Deployment",
+            namespace: "cluster",
+            object: &object,
+        })
+    };
+    assert_eq!(patch("shop"), Vec::<Value>::new());
+    assert_eq!(patch("web"), Vec::<Value>::new());
+    let removed = patch("other");
+    assert_eq!(removed.len(), 1, "{removed:?}");
+    assert_eq!(removed[0]["op"], "remove");
+}
+
+/// The largest number of bytes that a question and its answer have at one time, without the question's text.
+fn memory(question: &str, installation: Installation<'_>) -> u64 {
+    let admission = Admission::new("guard");
+    let measured = allocation_counter::measure(|| {
+        if let Ok(review) = Review::read(question.as_bytes()) {
+            drop(review.answer(&review.marks(&admission)));
+            drop(review.answer(&review.validity(installation)));
+        }
+    });
+    measured.bytes_max
+}
+
+#[test]
+fn memory_for_a_question_does_not_follow_the_number_of_its_values() {
+    let installation = Installation {
+        namespace: "guard",
+        behavior_modeling: true,
+    };
+    let of_pod = |metadata: &str, spec: &str| {
+        format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","kind":{{"kind":"Pod"}},
+            "operation":"CREATE","namespace":"demo","object":{{"metadata":{metadata},"spec":{spec}}}}}}}"#
+        )
+    };
+    let many = |item: &str| vec![item; 700_000].join(",");
+    let texts: Vec<String> = (0..300_000).map(|at| format!(r#""k{at}":"""#)).collect();
+    let texts = texts.join(",");
+    let deep = format!("{}{}", "[".repeat(500_000), "]".repeat(500_000));
+    for question in [
+        of_pod(
+            "{}",
+            &format!(r#"{{"containers":[{{"env":[{}]}}]}}"#, many("{}")),
+        ),
+        of_pod("{}", &format!(r#"{{"policy":[{}]}}"#, many(r#"{"a":1}"#))),
+        of_pod(&format!(r#"{{"labels":{{{texts}}}}}"#), "{}"),
+        of_pod(&format!(r#"{{"annotations":{{{texts}}}}}"#), "{}"),
+        of_pod(&format!(r#"{{"labels":[{}]}}"#, many("{}")), "{}"),
+        of_pod(&format!(r#"{{"name":{deep}}}"#), &deep),
+    ] {
+        assert!(question.len() > 1_000_000);
+        let bytes = memory(&question, installation);
+        assert!(bytes < 2 << 20, "{bytes} bytes for {}", &question[..200]);
+    }
+    // A policy is read as a whole, up to a number of values.
+    let policy = |items: usize| {
+        let items = vec![r#"{"a":1}"#; items].join(",");
+        of_pod(
+            "{}",
+            &format!(r#"{{"target":{{"kind":"Pod","name":"x"}},"policy":{{"x":[{items}]}}}}"#),
+        )
+    };
+    for items in [16_000, 700_000] {
+        let bytes = memory(&policy(items), installation);
+        assert!(bytes < 32 << 20, "{bytes} bytes for {items} values");
+    }
+}
+
+#[test]
+fn a_change_of_a_policy_is_refused_only_for_what_it_adds() {
+    let installation = Installation {
+        namespace: "guard",
+        behavior_modeling: true,
+    };
+    let decide = |new: &Value, old: &Value| {
+        let mut review = question("VarmorPolicy", new);
+        review["request"]["operation"] = json!("UPDATE");
+        review["request"]["oldObject"] = old.clone();
+        let review = review.to_string();
+        let review = Review::read(review.as_bytes()).unwrap();
+        review.validity(installation)
+    };
+    let with = |policy: &Value, path: &str, value: Value| {
+        let mut policy = policy.clone();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        policy.pointer_mut(parent).unwrap()[key] = value;
+        policy
+    };
+    let target = json!({ "kind": "Deployment", "name": "web" });
+    let long = stored("VarmorPolicy", &"l".repeat(60), target.clone());
+    let right = stored("VarmorPolicy", "web", target);
+    let unreadable = with(
+        &right,
+        "/spec/target",
+        json!({ "kind": "Pod", "selector": 7 }),
+    );
+    let job = json!({ "kind": "Job", "name": "web" });
+    let labelled = |policy: &Value| with(policy, "/metadata/labels", json!({ "a": "b" }));
+    let allowed = Decision::Allowed(Vec::new());
+    for old in [&long, &unreadable, &right] {
+        assert_eq!(decide(&labelled(old), old), allowed, "{old}");
+        // What the change adds is refused whatever the policy was before.
+        if old != &unreadable {
+            let wrong = with(old, "/spec/target", job.clone());
+            let Decision::Refused(422, message) = decide(&wrong, old) else {
+                panic!("it is refused: {old}");
+            };
+            assert!(message.contains("found `Job`"), "{message}");
+            assert!(!message.contains("long"), "{message}");
+            // Nothing keeps a policy from going away.
+            let going = with(
+                &wrong,
+                "/metadata/deletionTimestamp",
+                json!("2026-01-01T00:00:00Z"),
+            );
+            assert_eq!(decide(&going, old), allowed);
+            let of = |owner: &str| {
+                with(
+                    old,
+                    "/status",
+                    json!({ "installation": owner, "profileName": "", "ready": false }),
+                )
+            };
+            assert_eq!(decide(&wrong, &of("another")), allowed);
+            assert!(matches!(
+                decide(&wrong, &of("guard")),
+                Decision::Refused(422, _)
+            ));
+        }
+    }
+    let Decision::Refused(400, message) = decide(&unreadable, &right) else {
+        panic!("a selector that nobody can read is new");
+    };
+    assert!(
+        message.contains("cannot read the VarmorPolicy"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_policy_with_the_inactive_condition_of_this_installation_gives_no_mark_and_takes_none() {
+    let decide = |installation: &str, annotations: Value| {
+        let mut policy = stored(
+            "VarmorPolicy",
+            "web",
+            json!({ "kind": "Deployment", "selector": {} }),
+        );
+        policy["status"] = json!({ "conditions": [
+            { "type": crate::inactive_condition(installation), "status": "True" }] });
+        let mut admission = Admission::new("guard");
+        admission.apply(Scope::Namespace, &policy);
+        let object = workload("Deployment", "web", &json!({}), &annotations);
+        admission.patch(Workload {
+            kind: "Deployment",
+            namespace: "demo",
+            object: &object,
+        })
+    };
+    let mark = json!({ "profile.tollgate.dev/varmor-demo-web": "x" });
+    assert_eq!(decide("guard", json!({})), Vec::<Value>::new());
+    assert_eq!(decide("guard", mark.clone()), Vec::<Value>::new());
+    // The condition of another installation is about that one.
+    assert_eq!(decide("another", mark).len(), 1);
 }

@@ -68,8 +68,12 @@ const FREE: [&str; 3] = ["resources", "nodeSelector", "affinity"];
 fn schema(values: &Value) -> Value {
     let mut schema = schema_of(values);
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
-    // What Helm itself adds for charts that have this one as a part.
-    schema["properties"]["global"] = json!({ "type": "object" });
+    // Helm adds it for charts that have this one as a part. No value of it is followed.
+    schema["properties"]["global"] = json!({ "type": "object", "additionalProperties": false });
+    schema["properties"]["manager"]["properties"]["replicaCount"]["minimum"] = json!(1);
+    // A number, or a part of the operators as Kubernetes writes it.
+    schema["properties"]["podDisruptionBudget"]["properties"]["minAvailable"] = json!({
+        "type": ["integer", "string"], "minimum": 0, "pattern": "^([0-9]|[1-9][0-9]|100)%$" });
     schema
 }
 
@@ -93,6 +97,17 @@ fn schema_of(value: &Value) -> Value {
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
+/// Refuses a disruption budget that lets no node be drained. Kubernetes rounds a percentage up.
+const DISRUPTION: &str = r#"{{- $replicas := int64 .Values.manager.replicaCount }}
+{{- $least := .Values.podDisruptionBudget.minAvailable }}
+{{- if kindIs "string" $least }}
+{{- $least = div (add (mul $replicas (int64 (trimSuffix "%" $least))) 99) 100 }}
+{{- end }}
+{{- if ge (int64 $least) $replicas }}
+{{- fail "podDisruptionBudget.minAvailable: with as many as manager.replicaCount, no node with an operator can be drained: set fewer, 0 for one operator" }}
+{{- end }}
+"#;
+
 /// Refuses values that the chart cannot follow: it would install something else than they say.
 fn checks(installation: &Installation) -> String {
     let mut text = String::new();
@@ -107,6 +122,7 @@ fn checks(installation: &Installation) -> String {
              {{{{- end }}}}\n"
         ));
     }
+    text.push_str(DISRUPTION);
     text.push_str(
         "{{- if .Values.bpfExclusiveMode.enabled }}\n\
          {{- fail \"bpfExclusiveMode.enabled: tollgate leaves AppArmor of pods as it is\" }}\n\

@@ -45,6 +45,10 @@ pub struct Installation {
     /// Operators give workloads their marks by a webhook, not the API server by itself. They need the right to keep its certificates
     /// then.
     pub webhook: bool,
+    /// Further namespaces that the webhook is not asked about, by name: those without whose pods no operator can run.
+    pub webhook_exempt: Vec<String>,
+    /// Names in the webhook's certificates besides that of its Service.
+    pub webhook_names: Vec<String>,
 }
 
 /// All objects, in the order in which they can be applied.

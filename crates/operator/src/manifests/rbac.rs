@@ -136,28 +136,21 @@ pub(crate) const OF_WEBHOOK: [Access; 1] = [Access {
             "validatingwebhookconfigurations",
         ],
         &["get", "patch"],
-        "API servers have to trust its certificate; it changes no other webhook",
+        "API servers have to trust its certificate; it changes no other webhook. Whoever has this right can have API servers ask about \
+         any object, and see and change it",
     )
 }];
 
 /// Rights of an operator with a webhook, in its own namespace.
-pub(crate) const OF_KEEPER: [Access; 2] = [
-    right(
+pub(crate) const OF_KEEPER: [Access; 1] = [Access {
+    names: &[WEBHOOK],
+    ..right(
         "",
         &["secrets"],
-        &["create"],
-        "the first leader makes the certificate; a right to create cannot be bound to a name",
-    ),
-    Access {
-        names: &[WEBHOOK],
-        ..right(
-            "",
-            &["secrets"],
-            &["get", "update"],
-            "operators present the certificate of this Secret, and the leader replaces it; it reads no other Secret",
-        )
-    },
-];
+        &["get", "update"],
+        "operators present the certificate of this Secret, and the leader replaces it; it reads no other Secret, and makes none",
+    )
+}];
 
 /// Rights of the operator on what brings rules, in its own namespace.
 pub(crate) const OF_REPORTER: [Access; 2] = [

@@ -12,8 +12,6 @@ pub const MUTATE: &str = "/mutate";
 pub const VALIDATE: &str = "/validate";
 /// Port of the operator's pods.
 pub(super) const WEBHOOK_PORT: u16 = 9443;
-/// Label of namespaces that go without marks, with the value `ignore`: those that a cluster needs to run operators at all.
-const IGNORE: &str = "tollgate.dev/webhook";
 
 pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     if !installation.webhook {
@@ -30,6 +28,13 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     let policies = json!({ "apiGroups": ["crd.varmor.org"], "apiVersions": ["v1beta1"], "operations": ["CREATE", "UPDATE"],
         "resources": ["varmorpolicies", "varmorclusterpolicies"], "scope": "*" });
     vec![
+        // Empty: the leader fills it. It may create none, because a right to create cannot be bound to a name.
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": in_namespace(installation, WEBHOOK),
+            "type": "Opaque",
+        }),
         json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -63,9 +68,11 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
 fn marking(installation: &Installation, name: &str, rule: Value) -> Value {
     let mut marking = webhook(installation, name, MUTATE, rule);
     marking["reinvocationPolicy"] = json!("IfNeeded");
+    // By name, which the API server writes itself: whoever may label a namespace must not switch marks off by it.
+    let mut exempt = vec![installation.namespace.as_str(), "kube-system"];
+    exempt.extend(installation.webhook_exempt.iter().map(String::as_str));
     marking["namespaceSelector"] = json!({ "matchExpressions": [
-        { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [installation.namespace, "kube-system"] },
-        { "key": IGNORE, "operator": "NotIn", "values": ["ignore"] },
+        { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt },
     ] });
     marking
 }

@@ -76,6 +76,8 @@ fn operator(installation: &Installation, values: &Values) -> Value {
     let mut further: Vec<&str> = set.map(|(_, option)| *option).collect();
     if installation.webhook {
         further.extend(["--webhook", &listen]);
+        let names = installation.webhook_names.iter();
+        further.extend(names.flat_map(|name| ["--webhook-name", name]));
     }
     if let Some(words) = command.as_array_mut() {
         words.extend(further.into_iter().map(Value::from));

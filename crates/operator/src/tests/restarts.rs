@@ -1,6 +1,7 @@
 //! Restarts of workloads that ran before their policy.
 
 use super::*;
+use crate::restarts::{Restarts, Undone};
 
 const MARK: &str = "profile.tollgate.dev/varmor-demo-web";
 const RESTARTED: &str = "restart.tollgate.dev/varmor-demo-web";
@@ -66,6 +67,7 @@ fn begin(update_workloads: bool) -> FakeApiserver {
     let settings = Settings {
         update_workloads,
         restart_pause: Duration::from_millis(50),
+        undo_patience: Duration::from_secs(3),
         ..settings("one")
     };
     start(&server, settings);
@@ -118,6 +120,14 @@ fn existing_workloads_are_restarted_one_after_the_other_and_let_go_with_the_poli
         !object["metadata"]["deletionTimestamp"].is_null() || object.is_null()
     });
     drop(deleted);
+    // One at a time, although the deletion is overdue.
+    for name in ["a", "b"] {
+        wait(&server, &path(name), |object| {
+            object["spec"]["template"]["metadata"]["annotations"] == json!({ "own": "x" })
+        });
+        assert!(name == "b" || annotations(&server, "b") != json!({ "own": "x" }));
+        roll(&server, name);
+    }
     wait(&server, PROFILE, Value::is_null);
     for name in ["a", "b"] {
         assert_eq!(annotations(&server, name), json!({ "own": "x" }));
@@ -276,4 +286,112 @@ fn marks_are_taken_out_of_one_workload_when_the_pods_of_the_one_before_are_there
     let second = if first == "a" { "b" } else { "a" };
     roll(&server, second);
     wait(&server, PROFILE, Value::is_null);
+}
+
+/// A profile whose marks two deployments have.
+fn marked() -> (FakeApiserver, cluster::Release) {
+    let server = FakeApiserver::start().unwrap();
+    for name in ["a", "b"] {
+        let mut object = deployment(name);
+        object["spec"]["template"]["metadata"]["annotations"] =
+            json!({ "own": "x", MARK: "target", RESTARTED: "1" });
+        server.put(&path(name), object);
+        roll(&server, name);
+    }
+    let release = cluster::Release {
+        key: kinds::ObjectKey {
+            namespace: "demo".to_owned(),
+            name: "varmor-demo-web".to_owned(),
+        },
+        uid: "u1".to_owned(),
+        finalizers: Vec::new(),
+        is_seen: true,
+        is_overdue: true,
+        restarted: Some(("Deployment".to_owned(), Some("demo".to_owned()))),
+    };
+    (server, release)
+}
+
+fn restarts(server: &FakeApiserver, [pause, patience]: [u64; 2]) -> Restarts {
+    let client = Client::new(&server.access(), "tester").unwrap();
+    let [pause, patience] = [pause, patience].map(Duration::from_millis);
+    Restarts::new(client, pause, patience)
+}
+
+#[test]
+fn workloads_that_roll_are_looked_at_no_more_often_than_the_pause() {
+    let (server, release) = marked();
+    let mut restarts = restarts(&server, [1000, 60_000]);
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    assert_eq!(annotations(&server, "a"), json!({ "own": "x" }));
+    thread::sleep(Duration::from_millis(1100));
+    // It is looked at, and still rolls: the next look comes after a pause, also if its pods are there at once.
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    roll(&server, "a");
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    assert!(annotations(&server, "b")[MARK].is_string());
+    thread::sleep(Duration::from_millis(1100));
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    assert_eq!(annotations(&server, "b"), json!({ "own": "x" }));
+}
+
+#[test]
+fn marks_stay_in_the_others_if_a_workload_gets_no_new_pods() {
+    let (server, release) = marked();
+    let mut patient = restarts(&server, [0, 1000]);
+    assert_eq!(patient.undo(&release).unwrap(), Undone::Later);
+    thread::sleep(Duration::from_millis(600));
+    // A pod more begins the time anew.
+    let mut object = server.get(&path("a")).unwrap();
+    object["spec"]["replicas"] = json!(3);
+    object["status"]["updatedReplicas"] = json!(2);
+    server.put(&path("a"), object);
+    assert_eq!(patient.undo(&release).unwrap(), Undone::Later);
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(patient.undo(&release).unwrap(), Undone::Later);
+    thread::sleep(Duration::from_millis(600));
+    let Undone::Stopped(cause) = patient.undo(&release).unwrap() else {
+        panic!("it goes on");
+    };
+    assert!(cause.starts_with("demo/a has lost them"), "{cause}");
+    // It is said once, and nothing is changed later.
+    roll(&server, "a");
+    assert_eq!(patient.undo(&release).unwrap(), Undone::All);
+    assert!(annotations(&server, "b")[MARK].is_string());
+}
+
+#[test]
+fn a_controller_that_has_given_up_ends_it_at_once_unless_it_is_about_the_template_before() {
+    let (server, release) = marked();
+    let mut restarts = restarts(&server, [0, 60_000]);
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    let mut object = server.get(&path("a")).unwrap();
+    object["status"]["conditions"] =
+        json!([{ "type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded" }]);
+    server.put(&path("a"), object);
+    assert_eq!(restarts.undo(&release).unwrap(), Undone::Later);
+    roll(&server, "a");
+    let undone = restarts.undo(&release).unwrap();
+    assert!(
+        matches!(&undone, Undone::Stopped(cause) if cause.contains("given up")),
+        "{undone:?}"
+    );
+    assert!(annotations(&server, "b")[MARK].is_string());
+}
+
+#[test]
+fn a_profile_goes_and_an_event_tells_of_marks_that_stay() {
+    let server = begin(true);
+    conclude(&server);
+    server.remove(POLICY);
+    wait(&server, PROFILE, Value::is_null);
+    let is_marked = |name: &&str| annotations(&server, name)[MARK].is_string();
+    assert_eq!(["a", "b"].iter().filter(|name| is_marked(name)).count(), 1);
+    let events = server.list("/apis/events.k8s.io/v1/events");
+    let left = events.iter().filter(|event| event["reason"] == "MarksLeft");
+    let notes: Vec<&str> = left.filter_map(|event| event["note"].as_str()).collect();
+    assert!(
+        matches!(*notes, [note] if note.contains("demo/a has lost them")),
+        "{events:#?}"
+    );
 }

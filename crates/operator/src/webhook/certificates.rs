@@ -4,6 +4,7 @@
 //! is trusted for a while after: API servers and operators learn of a change at different times.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -13,6 +14,8 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 use serde_json::{Value, json};
+
+use crate::manifests::WEBHOOK;
 
 /// How much earlier than now a certificate is valid: clocks differ.
 const SKEW: Duration = Duration::from_secs(300);
@@ -28,7 +31,7 @@ pub(super) fn now() -> Seconds {
 }
 
 /// A certificate with its authority and key, as PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Certificate {
     pub(super) authority: String,
     pub(super) chain: String,
@@ -36,7 +39,24 @@ pub(super) struct Certificate {
     pub(super) expires: Seconds,
 }
 
+impl fmt::Debug for Certificate {
+    /// Leaves the key out.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("Certificate")
+            .field("chain", &self.chain)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Certificate {
+    /// It has not expired, and expires no later than one of now would: a clock that was wrong makes certificates that nobody
+    /// would replace.
+    fn is_valid(&self, now: Seconds, times: Times) -> bool {
+        let end = now.saturating_add((times.lifetime + SKEW).as_secs());
+        now < self.expires && self.expires <= end
+    }
+
     /// Makes one for a server of these names.
     pub(super) fn make(
         names: &[String],
@@ -58,6 +78,9 @@ impl Certificate {
         let authority = of_authority.self_signed(&key_of_authority)?;
         let issuer = Issuer::new(of_authority, key_of_authority);
         let mut of_server = CertificateParams::new(names.to_vec())?;
+        of_server
+            .distinguished_name
+            .push(DnType::CommonName, WEBHOOK);
         of_server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         (of_server.not_before, of_server.not_after) = (begin, end);
         let key = KeyPair::generate()?;
@@ -110,8 +133,8 @@ impl Certificates {
     ) -> Result<Option<Self>, rcgen::Error> {
         // Seconds are cut: only a larger difference is that long.
         let is_settled = now.saturating_sub(self.since) > times.settle.as_secs();
-        let current = self.current.as_ref().filter(|one| now < one.expires);
-        let Some(current) = current else {
+        let valid = |one: &&Certificate| one.is_valid(now, times);
+        let Some(current) = self.current.as_ref().filter(valid) else {
             // Nobody trusts what is presented: there is nothing to keep.
             return Ok(Some(Self {
                 current: Some(make()?),
@@ -119,6 +142,17 @@ impl Certificates {
                 ..Self::default()
             }));
         };
+        if self.since > now {
+            // A clock was wrong, this one or another. What depends on the time waits again, from now on.
+            return Ok(Some(self.trusted_since(now)));
+        }
+        if self.next.as_ref().is_some_and(|next| !valid(&next)) {
+            return Ok(Some(Self {
+                next: Some(make()?),
+                since: now,
+                ..self.clone()
+            }));
+        }
         if let Some(next) = &self.next {
             return Ok(is_settled.then(|| Self {
                 current: Some(next.clone()),
@@ -142,6 +176,14 @@ impl Certificates {
             since: now,
             ..self.clone()
         }))
+    }
+
+    /// The same, of which API servers were told at another time.
+    pub(super) fn trusted_since(&self, since: Seconds) -> Self {
+        Self {
+            since,
+            ..self.clone()
+        }
     }
 
     /// Reads a Secret. What cannot be read is missing, and made anew.
@@ -234,6 +276,13 @@ mod tests {
                 assert!(bundle.contains(&current.authority), "{now}");
             }
             presented.push(current.authority);
+            // An operator that has not read the Secret for some seconds presents what it knew then, and API servers trust that, too.
+            let before = presented
+                .len()
+                .checked_sub(usize::try_from(TIMES.settle.as_secs()).unwrap());
+            if let Some(old) = before {
+                assert!(known.bundle().contains(&presented[old]), "{now}");
+            }
         }
         presented.dedup();
         assert!(presented.len() >= 4, "{}", presented.len());
@@ -250,5 +299,59 @@ mod tests {
             let made = read.step(5, TIMES, || make(5)).unwrap().unwrap();
             assert!(made.current.is_some() && made.next.is_none());
         }
+    }
+
+    #[test]
+    fn what_a_wrong_clock_made_is_made_anew() {
+        let year = 365 * 24 * 3600;
+        let now = 1_000_000;
+        let of_future = make(now + year).unwrap();
+        let good = make(now).unwrap();
+        let known = Certificates {
+            current: Some(of_future.clone()),
+            since: now + year,
+            ..Certificates::default()
+        };
+        let step = |known: &Certificates| known.step(now, TIMES, || make(now)).unwrap();
+        let made = step(&known).unwrap();
+        assert!(made.current.unwrap().expires < now + year);
+        assert_eq!(made.since, now);
+        // One of a clock that is a little fast counts.
+        let fast = make(now + 200).unwrap();
+        let known = Certificates {
+            current: Some(fast),
+            since: now,
+            ..Certificates::default()
+        };
+        assert_eq!(step(&known), None);
+        let known = Certificates {
+            current: Some(good.clone()),
+            next: Some(of_future),
+            since: now,
+            ..Certificates::default()
+        };
+        let made = step(&known).unwrap();
+        assert_eq!(made.current.as_ref(), Some(&good));
+        assert!(made.next.unwrap().expires < now + year);
+        // A time in the future is as good as now.
+        let known = Certificates {
+            current: Some(good.clone()),
+            before: Some("x".to_owned()),
+            since: now + year,
+            ..Certificates::default()
+        };
+        let made = step(&known).unwrap();
+        assert_eq!((made.since, &made.before), (now, &known.before));
+        let later = now + TIMES.settle.as_secs() + 1;
+        let made = made.step(later, TIMES, || make(later)).unwrap().unwrap();
+        assert_eq!(made.before, None);
+    }
+
+    #[test]
+    fn a_certificate_that_is_printed_has_no_key_in_it() {
+        let made = make(1000).unwrap();
+        let printed = format!("{made:?}");
+        assert!(printed.contains("expires: 1900") && !printed.contains("PRIVATE"));
+        assert!(!printed.contains(made.key.lines().nth(1).unwrap()));
     }
 }

@@ -21,6 +21,18 @@ pub(super) enum KeeperError {
     Make(#[from] rcgen::Error),
     #[error("cannot use the certificate of the Secret {WEBHOOK}")]
     Present(#[from] ServeError),
+    #[error(
+        "cannot serve the webhook: the {kind} {WEBHOOK} is of the installation in namespace {namespace}. \
+         help: a cluster has one webhook; remove this installation's, or that one"
+    )]
+    OfOther {
+        kind: &'static str,
+        namespace: String,
+    },
+    #[error(
+        "cannot keep certificates: there is no Secret {WEBHOOK}. help: apply the manifests again"
+    )]
+    NoSecret,
 }
 
 pub(super) struct Keeper {
@@ -54,20 +66,41 @@ impl Keeper {
         (Resource::new("", "v1", "secrets"), key)
     }
 
+    /// Returns the configurations. It is an error if one of them leads to another installation.
+    fn configurations(&self) -> Result<Vec<(&'static str, Resource, Value)>, KeeperError> {
+        let mut all = Vec::new();
+        for (kind, plural) in CONFIGURATIONS {
+            let resource = Resource::new("admissionregistration.k8s.io", "v1", plural);
+            let key = ObjectKey {
+                namespace: String::new(),
+                name: WEBHOOK.to_owned(),
+            };
+            let found = self.client.get(&resource, &key)?;
+            let webhooks = found["webhooks"].as_array().into_iter().flatten();
+            let mut namespaces =
+                webhooks.filter_map(|one| one["clientConfig"]["service"]["namespace"].as_str());
+            if let Some(other) = namespaces.find(|one| *one != self.namespace) {
+                let namespace = other.to_owned();
+                return Err(KeeperError::OfOther { kind, namespace });
+            }
+            all.push((kind, resource, found));
+        }
+        Ok(all)
+    }
+
     /// Presents the certificate of the Secret. The leader writes it, too, and tells API servers what to trust.
     pub(super) fn round(
         &mut self,
         is_leader: bool,
         presented: &ReplaceableCertificate,
     ) -> Result<(), KeeperError> {
+        let configurations = self.configurations()?;
         let (resource, key) = self.secret();
         let secret = match self.client.get(&resource, &key) {
-            Err(error) if error.code() == Some(404) => None,
-            secret => Some(secret?),
+            Err(error) if error.code() == Some(404) => return Err(KeeperError::NoSecret),
+            secret => secret?,
         };
-        let mut known = secret
-            .as_ref()
-            .map_or_else(Certificates::default, Certificates::of_secret);
+        let mut known = Certificates::of_secret(&secret);
         let used = self.present(&known, presented);
         if !is_leader {
             return used;
@@ -76,19 +109,20 @@ impl Keeper {
             // Nobody can present it: it is as good as none.
             known.current = None;
         }
-        // API servers trust what is there before anything changes.
-        if known.current.is_some() {
-            self.trust(&known.bundle())?;
-        }
         let now = now();
+        // API servers trust what is there before anything changes. If they were told just now, what follows waits for them.
+        if known.current.is_some() && self.trust(&configurations, &known.bundle())? {
+            self.write(secret, &known.trusted_since(now))?;
+            return Ok(());
+        }
         let make = || Certificate::make(&self.names, now, self.times.lifetime);
         let Some(next) = known.step(now, self.times, make)? else {
             return Ok(());
         };
-        if !self.write(secret.as_ref(), &next)? {
+        if !self.write(secret, &next)? {
             return Ok(());
         }
-        self.trust(&next.bundle())?;
+        self.trust(&configurations, &next.bundle())?;
         self.present(&next, presented)
     }
 
@@ -110,39 +144,28 @@ impl Keeper {
     }
 
     /// Writes the Secret; false if somebody else was faster.
-    fn write(&self, old: Option<&Value>, new: &Certificates) -> Result<bool, ApiError> {
-        let (resource, key) = self.secret();
-        let mut metadata = json!({ "name": key.name, "namespace": key.namespace,
-            "labels": { "app.kubernetes.io/managed-by": "tollgate" } });
-        if let Some(old) = old {
-            metadata["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
-        }
-        let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
-            "data": new.data() });
-        let written = match old {
-            None => self.client.create(&resource, &object),
-            Some(_) => self.client.replace(&resource, &object),
-        };
-        match written {
+    fn write(&self, mut secret: Value, new: &Certificates) -> Result<bool, ApiError> {
+        let (resource, _) = self.secret();
+        // The rest stays as it is, with the version that was read.
+        secret["data"] = new.data();
+        match self.client.replace(&resource, &secret) {
             Err(error) if error.code() == Some(409) => Ok(false),
             written => written.map(|_| true),
         }
     }
 
-    /// Has API servers trust these authorities.
-    fn trust(&self, bundle: &str) -> Result<(), ApiError> {
+    /// Has API servers trust these authorities. Returns true if they did not yet.
+    fn trust(
+        &self,
+        configurations: &[(&'static str, Resource, Value)],
+        bundle: &str,
+    ) -> Result<bool, ApiError> {
         let bundle = STANDARD.encode(bundle);
-        for (kind, plural) in CONFIGURATIONS {
-            let resource = Resource::new("admissionregistration.k8s.io", "v1", plural);
-            let key = ObjectKey {
-                namespace: String::new(),
-                name: WEBHOOK.to_owned(),
-            };
-            let found = self.client.get(&resource, &key)?;
-            let webhooks = found["webhooks"].as_array();
-            let webhooks = webhooks.into_iter().flatten();
-            let is_right = |one: &&Value| one["clientConfig"]["caBundle"] == *bundle;
-            if webhooks.clone().all(|one| is_right(&one)) {
+        let mut is_changed = false;
+        for (kind, resource, found) in configurations {
+            let webhooks = found["webhooks"].as_array().into_iter().flatten();
+            let is_right = |one: &Value| one["clientConfig"]["caBundle"] == *bundle;
+            if webhooks.clone().all(is_right) {
                 continue;
             }
             let trusting: Vec<Value> = webhooks
@@ -150,8 +173,9 @@ impl Keeper {
                 .collect();
             let object = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
                 "metadata": { "name": WEBHOOK }, "webhooks": trusting });
-            self.client.apply(&resource, &object)?;
+            self.client.apply(resource, &object)?;
+            is_changed = true;
         }
-        Ok(())
+        Ok(is_changed)
     }
 }

@@ -4,17 +4,19 @@
 
 mod certificates;
 mod keeper;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use apiserver::{Change, Client, Resource, watch};
-use cluster::{Admission, Decision, PolicyId, Review};
+use cluster::{Admission, PolicyId, Review};
 use kinds::Scope;
 use kinds::crd::Definition;
 use kinds::validate::Installation;
@@ -23,11 +25,12 @@ use serve::{PostAnswer, PostLimits, PostListener, ReplaceableCertificate, ServeE
 use crate::manifests::{MUTATE, VALIDATE, WEBHOOK};
 use crate::metrics::Metrics;
 use certificates::Times;
-use keeper::Keeper;
+use keeper::{Keeper, KeeperError};
 
 /// A question has an object, and the one before, each of at most 1.5 MB in etcd and more as JSON.
 const LIMITS: PostLimits = PostLimits {
     body: 8 << 20,
+    all: 16 << 20,
     at_once: 4,
 };
 
@@ -44,6 +47,8 @@ pub struct WebhookSettings {
     pub settle: Duration,
     /// Time between two looks at the certificates.
     pub check: Duration,
+    /// How long what is known of policies may be old, because the API server does not answer.
+    pub stale: Duration,
 }
 
 impl WebhookSettings {
@@ -56,6 +61,7 @@ impl WebhookSettings {
             lifetime: Duration::from_secs(90 * 24 * 3600),
             settle: Duration::from_secs(300),
             check: Duration::from_secs(20),
+            stale: Duration::from_secs(60),
         }
     }
 }
@@ -84,11 +90,22 @@ pub struct Webhook {
 struct Known {
     admission: Admission,
     listed: BTreeSet<Scope>,
+    /// Since when kinds of them cannot be asked for.
+    failing: BTreeMap<Scope, Instant>,
+    stale: Duration,
+    /// The configurations lead to another installation.
+    is_of_other: bool,
 }
 
 impl Known {
+    /// For a short time old marks are better than none. After that, an object without its marks would run without its policies.
+    fn is_stale(&self) -> bool {
+        let mut since = self.failing.values();
+        since.any(|since| since.elapsed() > self.stale)
+    }
+
     fn is_complete(&self) -> bool {
-        self.listed.len() == 2
+        self.listed.len() == 2 && !self.is_stale()
     }
 }
 
@@ -107,6 +124,9 @@ pub(crate) fn start(
     let known = Arc::new(RwLock::new(Known {
         admission: Admission::new(namespace),
         listed: BTreeSet::new(),
+        failing: BTreeMap::new(),
+        stale: settings.stale,
+        is_of_other: false,
     }));
     let certificate = Arc::new(ReplaceableCertificate::default());
     let listener = PostListener::bind(settings.listen, Arc::clone(&certificate))?;
@@ -131,14 +151,22 @@ pub(crate) fn start(
         presented: None,
     };
     let (of_leader, check) = (Arc::clone(metrics), settings.check);
+    let of_keeper = Arc::clone(&known);
     spawn("webhook-certificates", move || {
-        keep(&mut keeper, &certificate, &of_leader, check, say);
+        keep(
+            &mut keeper,
+            &certificate,
+            &of_keeper,
+            &of_leader,
+            check,
+            say,
+        );
     })?;
     let (namespace, metrics) = (namespace.to_owned(), Arc::clone(metrics));
     let ready = Arc::clone(&known);
     let is_ready = move || {
         let known = ready.read().unwrap_or_else(PoisonError::into_inner);
-        known.is_complete()
+        known.is_complete() && !known.is_of_other
     };
     let server = listener.start(LIMITS, is_ready, move |path, body| {
         answer(&namespace, &known, &metrics, path, body)
@@ -154,18 +182,32 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Webhook
     thread.spawn(work).map(drop).map_err(WebhookError::Start)
 }
 
-/// Looks at the certificates again and again. Each problem is said once.
+/// Looks at the certificates, and at how old the policies are, again and again. Each problem is said once.
 fn keep(
     keeper: &mut Keeper,
     certificate: &ReplaceableCertificate,
+    known: &RwLock<Known>,
     metrics: &Metrics,
     check: Duration,
     say: impl Fn(String),
 ) {
-    let mut said = String::new();
+    let (mut said, mut was_stale) = (String::new(), false);
     loop {
         let is_leader = metrics.leader.load(Ordering::Relaxed) == 1;
-        let problem = match keeper.round(is_leader, certificate) {
+        let round = keeper.round(is_leader, certificate);
+        let is_stale = {
+            let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+            known.is_of_other = matches!(round, Err(KeeperError::OfOther { .. }));
+            known.is_stale()
+        };
+        metrics.stale.store(is_stale.into(), Ordering::Relaxed);
+        if is_stale && !was_stale {
+            say("cannot answer the webhook's questions: the API server has not answered about policies for too long. \
+                 help: objects are refused until it does; see the messages about it"
+                .to_owned());
+        }
+        was_stale = is_stale;
+        let problem = match round {
             Ok(()) => String::new(),
             Err(error) => crate::error_text::chain_of(&error),
         };
@@ -183,11 +225,15 @@ fn follow(client: &Client, scope: Scope, known: &RwLock<Known>) {
     let definition = Definition::of_kind(scope.kind()).expect("the kind is in the table");
     watch(client, &Resource::of(definition), |change| {
         let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+        match &change {
+            Change::Failed(_) => drop(known.failing.entry(scope).or_insert_with(Instant::now)),
+            _ => drop(known.failing.remove(&scope)),
+        }
         match change {
             Change::Applied(policy) => known.admission.apply(scope, &policy),
             Change::Deleted(key) => known.admission.remove(&PolicyId { scope, key }),
             Change::Listed => drop(known.listed.insert(scope)),
-            // What is known stays: old marks are better than none.
+            // What is known stays, for a while.
             Change::Failed(_) => {}
         }
         ControlFlow::Continue(())
@@ -224,15 +270,14 @@ fn answer(
         let known = known.read().unwrap_or_else(PoisonError::into_inner);
         if !known.is_complete() {
             // No answer about the object: what follows is what the configuration says of failures.
-            return plain(503, "not all policies are known yet\n".to_owned());
+            return plain(
+                503,
+                "the policies are not known, or not as they are now\n".to_owned(),
+            );
         }
         review.marks(&known.admission)
     };
-    match &decision {
-        Decision::Allowed(patch) if !patch.is_empty() => Metrics::add(&metrics.mutated),
-        Decision::Allowed(_) => {}
-        Decision::Refused(..) => Metrics::add(&metrics.refused),
-    }
+    metrics.decided(&decision);
     PostAnswer {
         status: 200,
         content_type: "application/json",

@@ -125,6 +125,8 @@ fn only_with_events_have_agents_the_right_and_the_option() {
             update_workloads: events,
             bpf: false,
             webhook: false,
+            webhook_exempt: Vec::new(),
+            webhook_names: Vec::new(),
         })
     };
     let find = |all: &[Value], kind: &str, name: &str| -> Value {
@@ -168,6 +170,8 @@ fn only_with_bpf_have_agents_the_programs_and_groups_of_the_node() {
             update_workloads: false,
             bpf,
             webhook: false,
+            webhook_exempt: Vec::new(),
+            webhook_names: Vec::new(),
         });
         let found = all.into_iter().find(|one| one["kind"] == "DaemonSet");
         found.expect("there are agents")["spec"]["template"]["spec"].clone()

@@ -343,6 +343,8 @@ impl Installed {
             update_workloads: events,
             bpf: false,
             webhook: false,
+            webhook_exempt: Vec::new(),
+            webhook_names: Vec::new(),
         };
         for object in manifests::all(&installation) {
             let applied = server.client.apply(&resource(&object), &object);

@@ -157,7 +157,7 @@ fn an_operator_of_ten_thousand_nodes_stays_small_and_its_status_right() {
     testing::need_slow!();
     let sizes = match env::var("TOLLGATE_SCALE") {
         Ok(text) => vec![Size::parse(&text).expect("NODESxPOLICIESxPODS")],
-        Err(_) => ["400x1x32", "10000x1000x10"]
+        Err(_) => ["400x1x32", "10000x20x10"]
             .map(|text| Size::parse(text).expect("it is one"))
             .to_vec(),
     };
