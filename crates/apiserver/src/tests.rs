@@ -178,16 +178,12 @@ fn after_an_expired_version_objects_that_are_gone_are_given_as_deleted() {
     server.remove(&path("b"));
     server.expire();
     let mut heard = Vec::new();
-    while heard.last().is_none_or(|last| last != "listed") {
+    // That the server answers again is told before the list ends, too.
+    while !heard.ends_with(&["-demo/b".to_owned(), "listed".to_owned()]) {
         heard.push(next(&changes));
     }
     let failures = heard.iter().filter(|word| *word == "!503").count();
     assert!((1..=3).contains(&failures), "{heard:?}");
-    assert!(heard.contains(&"-demo/b".to_owned()), "{heard:?}");
-    assert!(
-        heard.ends_with(&["-demo/b".to_owned(), "listed".to_owned()]),
-        "{heard:?}"
-    );
 }
 
 #[test]
