@@ -42,7 +42,8 @@ fn found<T>(what: &str, begin: Instant, mut find: impl FnMut() -> Option<T>) -> 
 
 /// A policy that denies mkdir(2), and another call that says which version of the policy it is.
 fn version(number: usize) -> Value {
-    let other = json!({ "names": [["sethostname", "setdomainname"][number % 2]], "action": "SCMP_ACT_ERRNO" });
+    let call = ["sethostname", "setdomainname"][number % 2];
+    let other = json!({ "names": [call], "action": "SCMP_ACT_ERRNO" });
     let protect = json!({ "syscallRawRules": [no_mkdir(EDOM), other] });
     policy(
         "web",
