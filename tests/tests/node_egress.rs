@@ -7,7 +7,7 @@ use e2e::Guest;
 use e2e::bpf_node::{Node, Started, inside, policy, policy_of, run_inside_with};
 use serde_json::json;
 
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(300);
 const LSM: &str = "lsm=landlock,lockdown,yama,apparmor";
 /// How long a change may take in an emulated machine.
 const CHANGE: Duration = Duration::from_secs(60);

@@ -413,6 +413,19 @@ fn annotations(cluster: &Cluster) -> Value {
     found["spec"]["template"]["metadata"]["annotations"].clone()
 }
 
+/// What the controller of deployments does: there are no pods to make.
+fn roll_out(cluster: &Cluster) {
+    let deployments = Resource::new("apps", "v1", "deployments");
+    let found = cluster.client.get(&deployments, &key_of("demo", "web"));
+    let generation = found.expect("it is there")["metadata"]["generation"].clone();
+    let status = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": "demo" },
+        "status": { "observedGeneration": generation } });
+    let client = cluster.client.with_manager("controller");
+    let written = client.apply_status(&deployments, &status);
+    written.expect("the status is right");
+}
+
 /// A deployment `web` without pods.
 fn add_deployment(cluster: &Cluster) {
     let deployments = Resource::new("apps", "v1", "deployments");
@@ -482,6 +495,7 @@ fn a_workload_is_restarted_for_its_policy_and_has_nothing_of_it_when_the_policy_
     let written = cluster.client.apply_status(&of("NodeReport"), &report);
     written.expect("it can be written");
     wait("the end of the profile", || {
+        roll_out(&cluster);
         (deletion(&cluster) == Err(Some(404))).then_some(())
     });
     assert_eq!(annotations(&cluster), json!({ "own": "x" }));

@@ -24,6 +24,16 @@ pub fn is_secure_execution() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Number of the session of this process; 0 if its leader is in no pid namespace that this process sees.
+///
+/// # Errors
+/// What a security module answers.
+pub fn session() -> Result<i32> {
+    // SAFETY: the argument is a number.
+    let found = unsafe { syscall!("getsid", libc::SYS_getsid, 0) }?;
+    Ok(crate::kernel::number(found))
+}
+
 /// User ids of this thread.
 ///
 /// # Errors

@@ -355,7 +355,7 @@ fn try_hook() -> Result<bool, Error> {
     value.splice(..4, own.to_ne_bytes());
     let written = pid.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY);
     written.map_err(Error::map("trial"))?;
-    Ok(rustix::process::getsid(Some(getpid())).is_err())
+    Ok(sys::credential::session().is_err())
 }
 
 /// The reason why the programs are unsafe on a preemptible kernel. Before 6.2, a look-up of a task's storage
