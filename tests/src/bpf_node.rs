@@ -14,13 +14,19 @@ use std::time::{Duration, Instant};
 
 use apiserver::fake::FakeApiserver;
 use apiserver::real::Running;
-use kinds::annotations::{HASH, INSTALLATION, TARGET};
 use nri::fake::{FakeRuntime, Reply};
 use nri::message::{Container, PodSandbox};
-use rustix::fs::FileType;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{Group, Guest, Identity, Scratch, program};
+
+mod objects;
+mod processes;
+
+use objects::profile;
+pub use objects::{READ, is_confined, pod, policy, policy_of, write_files};
+pub use processes::in_group;
+use processes::{made, make_fifo};
 
 /// Says that this program runs in the machine, and what it does there.
 const INSIDE: &str = "TOLLGATE_TEST_INSIDE";
@@ -479,116 +485,4 @@ impl Drop for Started {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// Waits until a process has its namespaces, as a runtime does before it says that a container is made. Returns its number.
-fn made(process: &Child) -> u32 {
-    let end = Instant::now() + LIMIT;
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
-    let own = namespace("self").expect("procfs");
-    while namespace(&process.id().to_string()).expect("it lives") == own {
-        assert!(Instant::now() < end, "it has no namespace");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    process.id()
-}
-
-fn make_fifo(path: &Path) {
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).expect("a new folder");
-}
-
-/// A program in the control group of a container.
-#[must_use]
-pub fn in_group(group: &Group, words: &[&str]) -> Command {
-    let prefix = group.prefix();
-    let mut command = Command::new(&prefix[0]);
-    command.args(&prefix[1..]).args(words).stdin(Stdio::null());
-    command
-}
-
-/// The pod of this name.
-#[must_use]
-pub fn pod(name: &str) -> PodSandbox {
-    PodSandbox {
-        id: format!("{name:0<64}"),
-        name: name.to_owned(),
-        uid: format!("uid-{name}"),
-        namespace: "demo".to_owned(),
-        ..PodSandbox::default()
-    }
-}
-
-/// A policy that denies reading these files. With `is_reported`, the kernel reports what it denies.
-#[must_use]
-pub fn policy(files: &[&str], is_reported: bool) -> String {
-    let rule =
-        |file: &&str| json!({ "pattern": file, "permissions": ["read"], "qualifiers": ["deny"] });
-    let files: Vec<Value> = files.iter().map(rule).collect();
-    policy_of(
-        &json!({ "privileged": true, "auditViolations": is_reported, "bpfRawRules": { "files": files } }),
-    )
-}
-
-/// A policy of the mode `EnhanceProtect` for BPF.
-#[must_use]
-pub fn policy_of(enhanced: &Value) -> String {
-    let policy = json!({ "policy": {
-        "enforcer": "BPF", "mode": "EnhanceProtect", "enhanceProtect": enhanced } });
-    policy.to_string()
-}
-
-/// The profile of a policy for the pod of this name.
-fn profile(pod: &str, policy: &str) -> Value {
-    let target = json!({ "kind": "Pod", "name": pod });
-    let hash = kinds::policy_hash(policy);
-    let name = format!("varmor-demo-{pod}");
-    json!({
-        "apiVersion": "crd.varmor.org/v1beta1", "kind": "ArmorProfile",
-        "metadata": {
-            "name": name, "namespace": "demo", "uid": format!("u-{pod}"), "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "annotations": { HASH: hash, TARGET: target.to_string(), INSTALLATION: "tollgate" },
-            "ownerReferences": [{
-                "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy", "name": pod, "uid": "u2",
-                "controller": true }],
-        },
-        "spec": { "target": target, "updateExistingWorkloads": false,
-            "behaviorModeling": { "enable": false, "duration": 0 }, "profile": {
-            "name": name, "enforcer": "BPF", "mode": "enforce", "hash": hash, "policy": policy } },
-    })
-}
-
-/// A program that reads the secret.
-pub const READ: [&str; 2] = ["cat", SECRET];
-
-/// A program fails with EPERM, and does what the policy allows.
-///
-/// # Panics
-/// If not.
-pub fn is_confined(run: impl Fn(&[&str]) -> Output, what: &str) {
-    let denied = run(&READ);
-    let said = String::from_utf8_lossy(&denied.stderr);
-    assert!(
-        said.contains("Operation not permitted"),
-        "{what}: {denied:?}"
-    );
-    assert!(denied.stdout.is_empty(), "{what}: {denied:?}");
-    let allowed = run(&["cat", OTHER]);
-    assert_eq!(allowed.stdout, b"other\n", "{what}: {allowed:?}");
-}
-
-/// Writes the files.
-///
-/// # Panics
-/// If they cannot be written.
-pub fn write_files() {
-    fs::write(SECRET, "secret\n").expect("the root is writable");
-    fs::write(OTHER, "other\n").expect("the root is writable");
-}
-
-/// What was measured in the machine: the rest of each line after the word `sample`. The first one is in the line of the test's name.
-pub fn samples(printed: &str) -> impl Iterator<Item = &str> {
-    let lines = printed.lines();
-    lines.filter_map(|line| line.split_once("sample\t").map(|(_, sample)| sample))
 }

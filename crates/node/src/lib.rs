@@ -21,6 +21,7 @@ mod agent;
 mod behavior;
 mod change;
 mod confine;
+mod coverage;
 mod detect;
 mod enforcers;
 mod event_limits;

@@ -5,8 +5,9 @@ use nri::message::Container;
 
 use crate::agent::Agent;
 use crate::behavior::now;
+use crate::coverage::add;
 use crate::index::Entry;
-use crate::state::{State, add};
+use crate::state::State;
 
 impl Entry {
     /// Returns true if the containers of the profile are not confined, because their behaviour is modelled.

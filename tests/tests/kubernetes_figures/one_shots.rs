@@ -115,11 +115,8 @@ fn no_attack_of_a_one_shot_container_succeeds() {
     let found = Mutex::new(Vec::new());
     let lane = || {
         let mut cri = Cri::connect(&node.runtime_socket());
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= pods {
-                return;
-            }
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < pods);
+        while let Some(number) = take() {
             let done = run_pod(&mut cri, number, &refused);
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             found.push(done);

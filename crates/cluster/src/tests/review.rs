@@ -389,26 +389,29 @@ fn memory_for_a_question_does_not_follow_the_number_of_its_values() {
     }
 }
 
-#[test]
-fn a_change_of_a_policy_is_refused_only_for_what_it_adds() {
-    let installation = Installation {
+/// What becomes of a change of a policy.
+fn decide(new: &Value, old: &Value) -> Decision {
+    let mut review = question("VarmorPolicy", new);
+    review["request"]["operation"] = json!("UPDATE");
+    review["request"]["oldObject"] = old.clone();
+    let review = review.to_string();
+    let review = Review::read(review.as_bytes()).unwrap();
+    review.validity(Installation {
         namespace: "guard",
         behavior_modeling: true,
-    };
-    let decide = |new: &Value, old: &Value| {
-        let mut review = question("VarmorPolicy", new);
-        review["request"]["operation"] = json!("UPDATE");
-        review["request"]["oldObject"] = old.clone();
-        let review = review.to_string();
-        let review = Review::read(review.as_bytes()).unwrap();
-        review.validity(installation)
-    };
-    let with = |policy: &Value, path: &str, value: Value| {
-        let mut policy = policy.clone();
-        let (parent, key) = path.rsplit_once('/').unwrap();
-        policy.pointer_mut(parent).unwrap()[key] = value;
-        policy
-    };
+    })
+}
+
+/// The policy with another value.
+fn with(policy: &Value, path: &str, value: Value) -> Value {
+    let mut policy = policy.clone();
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    policy.pointer_mut(parent).unwrap()[key] = value;
+    policy
+}
+
+#[test]
+fn a_change_of_a_policy_is_refused_only_for_what_it_adds() {
     let target = json!({ "kind": "Deployment", "name": "web" });
     let long = stored("VarmorPolicy", &"l".repeat(60), target.clone());
     let right = stored("VarmorPolicy", "web", target);

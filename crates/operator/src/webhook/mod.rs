@@ -135,11 +135,7 @@ pub(crate) fn start(
         let (client, known) = (client.clone(), Arc::clone(&known));
         spawn("webhook-policies", move || follow(&client, scope, &known))?;
     }
-    let mut names = vec![
-        format!("{WEBHOOK}.{namespace}.svc"),
-        format!("{WEBHOOK}.{namespace}.svc.cluster.local"),
-    ];
-    names.extend(settings.names);
+    let names = names_of(namespace, settings.names);
     let mut keeper = Keeper {
         client: client.clone(),
         namespace: namespace.to_owned(),
@@ -175,6 +171,14 @@ pub(crate) fn start(
         address,
         _server: server,
     })
+}
+
+/// The names by which API servers find the webhook: those of its Service, and more.
+fn names_of(namespace: &str, more: Vec<String>) -> Vec<String> {
+    let service = format!("{WEBHOOK}.{namespace}.svc");
+    let mut names = vec![service.clone(), format!("{service}.cluster.local")];
+    names.extend(more);
+    names
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), WebhookError> {
