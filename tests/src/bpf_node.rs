@@ -24,7 +24,7 @@ mod objects;
 mod processes;
 
 use objects::profile;
-pub use objects::{READ, is_confined, pod, policy, policy_of, write_files};
+pub use objects::{READ, is_confined, pod, policy, policy_of, samples, write_files};
 pub use processes::in_group;
 use processes::{made, make_fifo};
 

@@ -4,12 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apiserver::Resource;
-use e2e::cluster::node::{DENIED, EDOM, Node, is_ready, no_mkdir, policy};
+use e2e::cluster::node::{DENIED, EDOM, Node, no_mkdir, policy};
 use e2e::{need_api_server, need_built, need_root, need_runtime, need_slow};
 use kinds::ObjectKey;
 use serde_json::{Value, json};
 
-use super::{publish, repetitions, summary};
+use super::{publish, repetitions, summary, tells_of_an_earlier_version};
 
 const SLEEP: [&str; 3] = ["/bin/busybox", "sleep", "1000"];
 /// How long the next operator may take.
@@ -97,7 +97,7 @@ fn when_the_operator_that_acts_is_killed_enforcement_goes_on_and_the_next_one_te
         let acts = Instant::now();
         let (_, status) = found("the status is right", acts, || {
             let policy = node.get("VarmorPolicy", "prod", "web").ok()?;
-            (claims(&policy) && is_ready(&policy, "True")).then_some(())
+            tells_of_an_earlier_version(&policy, &generation).then_some(())
         });
         taken.push(lease);
         told.push(status);

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use e2e::cluster::node::is_ready;
 use serde_json::Value;
 
 /// Where the agent serves its metrics.
@@ -27,6 +28,15 @@ fn repetitions(variable: &str, usual: usize) -> usize {
         // Nobody asks for figures.
         Err(_) => usual,
     }
+}
+
+/// Whether the status of a policy is about this generation, and says that its one container runs with an earlier version.
+fn tells_of_an_earlier_version(policy: &Value, generation: &Value) -> bool {
+    let status = &policy["status"];
+    status["observedGeneration"] == *generation
+        && is_ready(policy, "False")
+        && status["coverage"]["containers"] == 1
+        && status["coverage"]["unprotected"] == 1
 }
 
 /// Writes raw samples, if somebody asks for them.
