@@ -9,7 +9,7 @@ use e2e::{need_api_server, need_built, need_root, need_runtime, need_slow};
 use kinds::ObjectKey;
 use serde_json::{Value, json};
 
-use super::{publish, repetitions, summary, tells_of_an_earlier_version};
+use super::{publish, repetitions, summary, tells_the_truth};
 
 const SLEEP: [&str; 3] = ["/bin/busybox", "sleep", "1000"];
 /// How long the next operator may take.
@@ -97,7 +97,8 @@ fn when_the_operator_that_acts_is_killed_enforcement_goes_on_and_the_next_one_te
         let acts = Instant::now();
         let (_, status) = found("the status is right", acts, || {
             let policy = node.get("VarmorPolicy", "prod", "web").ok()?;
-            tells_of_an_earlier_version(&policy, &generation).then_some(())
+            let has_earlier = round % 2 == 1;
+            tells_the_truth(&policy, &generation, has_earlier).then_some(())
         });
         taken.push(lease);
         told.push(status);

@@ -30,13 +30,18 @@ fn repetitions(variable: &str, usual: usize) -> usize {
     }
 }
 
-/// Whether the status of a policy is about this generation, and says that its one container runs with an earlier version.
-fn tells_of_an_earlier_version(policy: &Value, generation: &Value) -> bool {
+/// Whether the status of a policy is about this generation, and says of its one container whether it runs with an earlier
+/// version: the filter of a running program cannot be changed.
+fn tells_the_truth(policy: &Value, generation: &Value, has_earlier: bool) -> bool {
     let status = &policy["status"];
+    let (ready, count) = match has_earlier {
+        true => ("False", "unprotected"),
+        false => ("True", "enforced"),
+    };
     status["observedGeneration"] == *generation
-        && is_ready(policy, "False")
+        && is_ready(policy, ready)
         && status["coverage"]["containers"] == 1
-        && status["coverage"]["unprotected"] == 1
+        && status["coverage"][count] == 1
 }
 
 /// Writes raw samples, if somebody asks for them.
