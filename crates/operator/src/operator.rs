@@ -180,6 +180,7 @@ impl Operator {
             pending_artifacts: BTreeSet::new(),
             next_artifacts: Instant::now(),
             written: BTreeMap::new(),
+            generations: BTreeMap::new(),
             silences: Silences::default(),
             settings: &self.settings,
             metrics: &self.metrics,
@@ -202,6 +203,8 @@ struct Round<'a> {
     next_artifacts: Instant,
     /// When something was written for a policy.
     written: BTreeMap<PolicyId, Instant>,
+    /// Of which generation of the policy that was.
+    generations: BTreeMap<PolicyId, Option<i64>>,
     /// When its model was written.
     models_written: BTreeMap<PolicyId, Instant>,
     restarts: Restarts,
@@ -336,18 +339,24 @@ impl Round<'_> {
             return;
         }
         for id in longest_waiting(mem::take(&mut self.pending), &self.written) {
+            let generation = (self.cluster.policy(&id)).and_then(|one| one.metadata.generation);
+            // A change of the policy is written at once, and what nodes report of it after a pause.
+            let is_changed = self.generations.get(&id) != Some(&generation);
             let last = self.written.get(&id);
-            let waits = last.is_some_and(|last| last.elapsed() < self.settings.pause);
+            let waits =
+                !is_changed && last.is_some_and(|last| last.elapsed() < self.settings.pause);
             if waits || Instant::now() >= renewal {
                 self.pending.insert(id);
                 continue;
             }
             if self.cluster.policy(&id).is_none() {
                 self.written.remove(&id);
+                self.generations.remove(&id);
                 self.models_written.remove(&id);
                 continue;
             }
             self.written.insert(id.clone(), Instant::now());
+            self.generations.insert(id.clone(), generation);
             Metrics::add(&self.metrics.writes);
             let written = self.writer.write(&self.cluster, &id);
             let written = written.and_then(|written| self.write_model(&id).map(|()| written));
