@@ -54,7 +54,7 @@ impl KernelPrograms {
             let kernel_lacks = |hook: &str| lacks.iter().any(|lack| *lack == lack_of(hook));
             let is_there = |hook: &&str| link(&folder(), hook).exists() || kernel_lacks(hook);
             let is_needed = |hook: &&&str| !HARMLESS.contains(*hook);
-            if wanted.iter().filter(is_needed).all(|hook| is_there(hook)) {
+            if wanted.iter().filter(is_needed).all(is_there) {
                 return Ok((kernel, lacks));
             }
         }
