@@ -37,7 +37,6 @@ const OF_TESTS: [(&str, &[&str]); 16] = [
         "2026-11-27-collector-scale",
         &["README.md", "postgresql.jsonl", "sqlite.jsonl"],
     ),
-    ("2026-11-27-kubernetes-node", &["README.md", "samples.json"]),
     (
         "2026-11-27-parallel-cycles",
         &["README.md", "cycles.py", "samples.json"],
@@ -47,6 +46,16 @@ const OF_TESTS: [(&str, &[&str]); 16] = [
     (
         "2026-11-28-soak",
         &["README.md", "final.json", "samples.jsonl"],
+    ),
+    (
+        "2026-11-29-kubernetes-node",
+        &[
+            "README.md",
+            "bursts.json",
+            "changes.json",
+            "leaders.json",
+            "one-shots.json",
+        ],
     ),
     (
         "2026-11-29-node-bpf-scale",
