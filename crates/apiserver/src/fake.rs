@@ -410,6 +410,7 @@ fn list(request: &Request, shared: &Shared) -> (u16, Value) {
         .map(|token| token.replace("%2F", "/"))
         .unwrap_or_default();
     // Objects of the kind in namespaces have this in common with the list.
+    // Each path of a request begins with a slash.
     let (root, _) = request.path.rsplit_once('/').unwrap_or_default();
     let begin = match after.as_str() {
         "" => Bound::Included(root.to_owned()),

@@ -82,6 +82,7 @@ impl Cluster {
             ),
         };
         Some(PolicyStatus {
+            // Empty, as vArmor has it: the policy has no profile.
             profile_name: key.as_ref().map(|key| key.name.clone()).unwrap_or_default(),
             ready: ready.status == ConditionStatus::True,
             phase: Some(phase),

@@ -102,6 +102,7 @@ fn row(policy: &PolicyObject, now: Timestamp) -> Vec<String> {
         profile.unwrap_or_default(),
         policy.spec.enforcer().to_owned(),
         policy.spec.mode().to_owned(),
+        // An empty column: no installation acts on it yet.
         acting(policy).unwrap_or_default().to_owned(),
         reasons(policy).join("; "),
     ]
