@@ -24,13 +24,14 @@ pub fn is_secure_execution() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Number of the session of this process; 0 if its leader is in no pid namespace that this process sees.
+/// Number of the session of a process, by its number; 0 if the leader of the session is in no pid namespace that this process
+/// sees. Security modules are asked, except about 0, which stands for this process (getsid(2)).
 ///
 /// # Errors
-/// What a security module answers.
-pub fn session() -> Result<i32> {
+/// What a security module answers; `ESRCH` without such a process.
+pub fn session(process: u32) -> Result<i32> {
     // SAFETY: the argument is a number.
-    let found = unsafe { syscall!("getsid", libc::SYS_getsid, 0) }?;
+    let found = unsafe { syscall!("getsid", libc::SYS_getsid, process) }?;
     Ok(crate::kernel::number(found))
 }
 

@@ -355,7 +355,9 @@ fn try_hook() -> Result<bool, Error> {
     value.splice(..4, own.to_ne_bytes());
     let written = pid.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY);
     written.map_err(Error::map("trial"))?;
-    Ok(sys::credential::session().is_err())
+    // By its number: the kernel asks no hook about process 0, "this one".
+    let refused = sys::credential::session(own).err();
+    Ok(refused.is_some_and(|error| error.is(abi::Errno::EPERM)))
 }
 
 /// The reason why the programs are unsafe on a preemptible kernel. Before 6.2, a look-up of a task's storage
