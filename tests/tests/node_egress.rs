@@ -44,8 +44,6 @@ fn without_bpf_lsm_egress_is_denied_and_other_rules_are_gaps() {
     if inside().is_some() {
         return confine();
     }
-    // In an emulated machine, loading the programs of the first container can take longer than an answer may.
-    e2e::need_slow!();
     if let Some(missing) = Guest::missing() {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }

@@ -13,7 +13,7 @@
 mod programs;
 mod table;
 
-pub use programs::{EgressPrograms, try_egress};
+pub use programs::{EgressPrograms, LoadedEgress, try_egress};
 pub use table::{EgressTable, what_egress_lacks};
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub use confinement::{
 };
 pub use container::{Applied, DeferredConfinement, Prepared, ruleset};
 pub use denial::Denial;
-pub use egress::{EgressPrograms, EgressTable, try_egress, what_egress_lacks};
+pub use egress::{EgressPrograms, EgressTable, LoadedEgress, try_egress, what_egress_lacks};
 pub use enforcer::{
     About, Container, Counts, Enforcer, Listen, Loaded, REGISTRY, Registered, Report, Reporter,
     Reports, Request, Shared, Target, registered,

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, ObjectBuilder, OpenObject, Program};
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, Program,
+};
 use rustix::fs::FlockOperation;
 use sys::bpf::{GroupHook, attach_to_group, programs_of_group};
 
@@ -47,6 +49,22 @@ const PROGRAMS: [(&str, GroupHook); 5] = [
     ("egress", GroupHook::Egress),
 ];
 
+/// Programs for one policy, whichever it will be: loaded, and at no control group.
+#[derive(Debug)]
+pub struct LoadedEgress(Object);
+
+impl LoadedEgress {
+    /// Has the kernel check the programs, which takes milliseconds, or seconds on a slow machine.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn load() -> Result<Self, Error> {
+        let object = ObjectBuilder::default().open_memory(OBJECT);
+        let object = object.and_then(OpenObject::load);
+        object.map(Self).map_err(Error::load)
+    }
+}
+
 /// The programs of all policies, locked for a change.
 #[derive(Debug)]
 pub struct EgressPrograms {
@@ -72,7 +90,7 @@ impl EgressPrograms {
     }
 
     /// Confines a container by a policy. Where other containers have a policy of this name, it gets the rules that they have:
-    /// returns whether these are the ones given.
+    /// returns whether these are the ones given. `load` is called where no container of this kernel has had the policy.
     ///
     /// # Errors
     /// If the container could leave its control group or remove the programs, or the kernel refuses one. Programs before that
@@ -82,11 +100,18 @@ impl EgressPrograms {
         name: &str,
         table: &EgressTable,
         place: &ContainerPlace,
+        load: impl FnOnce() -> Result<LoadedEgress, Error>,
     ) -> Result<bool, Error> {
         place.is_kept_in()?;
         let folder = self.policy(name)?;
-        if !(is_loaded(&folder) && forget_ended(&folder)?) {
-            self.load(&folder)?;
+        if !is_loaded(&folder) {
+            // What a process that was killed has left is no use: its programs may be some of them.
+            remove(&folder)?;
+            let programs = load()?;
+            make_folder(&folder)?;
+            pin(programs, &folder)?;
+            write(&folder, table)?;
+        } else if !forget_ended(&folder)? {
             write(&folder, table)?;
         }
         attach(&folder, place)?;
@@ -105,17 +130,6 @@ impl EgressPrograms {
                 what: "set of programs",
             }),
         }
-    }
-
-    /// Loads the programs of a policy, if they are not loaded as a whole.
-    fn load(&self, folder: &Path) -> Result<(), Error> {
-        if !is_loaded(folder) {
-            // What a process that was killed has left is no use: its programs may be some of them.
-            remove(folder)?;
-            make_folder(folder)?;
-            load(folder)?;
-        }
-        Ok(())
     }
 
     /// How often something was denied in the containers of a policy; `None` if it is not loaded.
@@ -265,21 +279,14 @@ fn map(folder: &Path, name: &'static str) -> Result<MapHandle, Error> {
     MapHandle::from_pinned_path(folder.join(name)).map_err(Error::map(name))
 }
 
-fn open_object() -> Result<OpenObject, Error> {
-    let object = ObjectBuilder::default().open_memory(OBJECT);
-    object.map_err(Error::load)
-}
-
-/// Loads the programs, and pins them and their tables.
-fn load(folder: &Path) -> Result<(), Error> {
-    let mut object = open_object()?;
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        if name == RULES || name == DENIALS {
-            map.set_pin_path(folder.join(name)).map_err(Error::load)?;
-        }
+/// Pins programs and their tables.
+fn pin(LoadedEgress(mut object): LoadedEgress, folder: &Path) -> Result<(), Error> {
+    for name in [RULES, DENIALS] {
+        let mut maps = object.maps_mut();
+        let found = maps.find(|map| map.name() == name);
+        let mut map = found.ok_or(Error::Missing { what: "table" })?;
+        map.pin(folder.join(name)).map_err(Error::map(name))?;
     }
-    let object = object.load().map_err(Error::load)?;
     let sizes = [8, PATH_SIZE, MAX_GROUPS];
     for (name, kind, sizes, flags) in [
         (GROUPS, MapType::Hash, sizes, ON_DEMAND),
@@ -297,17 +304,18 @@ fn load(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Loads the programs with two rules, and drops them: older kernels take the programs, and tables of one rule alone.
+/// Loads the programs with two rules: older kernels take the programs, and tables of one rule alone. A policy can have these
+/// programs, which replaces the rules.
 ///
 /// # Errors
 /// What the kernel refuses, or a kernel whose sockets may have no control group.
-pub fn try_egress() -> Result<(), Error> {
+pub fn try_egress() -> Result<LoadedEgress, Error> {
     check_file_system()?;
     if let Some(lack) = sockets_without_group() {
         return Err(Error::Lacks { lack });
     }
-    let object = open_object()?.load().map_err(Error::load)?;
-    let mut maps = object.maps();
+    let loaded = LoadedEgress::load()?;
+    let mut maps = loaded.0.maps();
     let rules = maps.find(|map| map.name() == RULES);
     let rules = rules.ok_or(Error::Missing {
         what: "table of rules",
@@ -315,7 +323,9 @@ pub fn try_egress() -> Result<(), Error> {
     let rules = MapHandle::try_from(&rules).map_err(Error::map(RULES))?;
     let prefixes = create_prefixes(&EgressTable::example())?;
     let fd = prefixes.as_fd().as_raw_fd().to_ne_bytes();
-    put(&rules, RULES, &ZERO, &fd)
+    put(&rules, RULES, &ZERO, &fd)?;
+    drop(maps);
+    Ok(loaded)
 }
 
 /// Why sockets may have no control group of version 2: before Linux 5.15 the controllers of networks of version 1 took its

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use policy::Policy;
 
-use super::programs::EgressPrograms;
+use super::programs::{EgressPrograms, LoadedEgress};
 use super::table::{EgressTable, what_egress_lacks};
 use crate::bpf::{ContainerPlace, Error};
 
@@ -304,7 +304,12 @@ const WITHOUT_PORT: [&str; 2] = ["ping", "ping-raw"];
 
 /// Confines the group by a policy, or changes the policy.
 fn confine(programs: &EgressPrograms, group: &Group, rules: &str) {
-    let confined = programs.confine(NAME, &table(rules), &group.place().unwrap());
+    let confined = programs.confine(
+        NAME,
+        &table(rules),
+        &group.place().unwrap(),
+        LoadedEgress::load,
+    );
     assert!(confined.unwrap());
 }
 
@@ -361,7 +366,12 @@ fn a_container_with_an_older_version_gets_the_rules_of_the_running_ones() {
     confine(&programs, &first, &of_port(7001));
     programs.change(NAME, &table(&of_port(7002))).unwrap();
     let mut second = Group::start("second", false);
-    let older = programs.confine(NAME, &table(&of_port(7001)), &second.place().unwrap());
+    let older = programs.confine(
+        NAME,
+        &table(&of_port(7001)),
+        &second.place().unwrap(),
+        LoadedEgress::load,
+    );
     assert!(!older.unwrap(), "it is not the version that was given");
     for group in [&mut first, &mut second] {
         all_denied(&four, &group.try_all("192.0.2.1", 7002), &WITHOUT_PORT);
@@ -443,11 +453,11 @@ fn a_container_that_could_leave_its_group_is_refused() {
     let programs = open_own();
     let rules = table("{qualifiers: [deny], ip: 192.0.2.1}");
     let group = Group::start("open", true);
-    let error = programs.confine(NAME, &rules, &group.place().unwrap());
+    let error = programs.confine(NAME, &rules, &group.place().unwrap(), LoadedEgress::load);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("could leave its own"), "{error}");
     let group = Group::with("able", false, "");
-    let error = programs.confine(NAME, &rules, &group.place().unwrap());
+    let error = programs.confine(NAME, &rules, &group.place().unwrap(), LoadedEgress::load);
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("may have the capability SYS_ADMIN"),

@@ -1,20 +1,55 @@
 //! Egress rules at the control groups of containers, for kernels without BPF LSM.
 
-use enforce::{BpfError, ContainerPlace, EgressPrograms, EgressTable};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use enforce::{BpfError, ContainerPlace, EgressPrograms, EgressTable, LoadedEgress};
 use node::{KernelContainer, KernelEnforcer, KernelViolations, TakeViolation};
 use policy::{EnforcerKind, Enforcers, Policy};
 
 use super::kernel::chain;
 
 /// The enforcer `BPF` for policies whose only rules are about egress.
-pub(super) struct ControlGroups;
+pub(super) struct ControlGroups {
+    spare: Arc<Spare>,
+}
+
+/// Programs for the next policy, loaded beforehand: a container that starts waits for them.
+struct Spare(Mutex<Option<LoadedEgress>>);
+
+impl Spare {
+    fn lock(&self) -> MutexGuard<'_, Option<LoadedEgress>> {
+        // Programs are there as a whole, or not at all.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads programs, if there are none. Who needs some meanwhile waits for these.
+    fn fill(&self) -> Result<(), BpfError> {
+        let mut spare = self.lock();
+        if spare.is_none() {
+            *spare = Some(LoadedEgress::load()?);
+        }
+        Ok(())
+    }
+
+    /// Returns programs, and loads the next ones after it.
+    fn take(self: &Arc<Self>) -> Result<LoadedEgress, BpfError> {
+        let taken = self.lock().take();
+        let taken = taken.map_or_else(LoadedEgress::load, Ok)?;
+        let own = Arc::clone(self);
+        // Where it fails, who takes the next ones loads them, and is told why.
+        thread::spawn(move || own.fill());
+        Ok(taken)
+    }
+}
 
 impl ControlGroups {
     /// Checks that the kernel takes the programs.
     pub(super) fn find() -> Result<Self, BpfError> {
-        enforce::try_egress()?;
+        let loaded = enforce::try_egress()?;
         enforce::enter_host_groups()?;
-        Ok(Self)
+        let spare = Arc::new(Spare(Mutex::new(Some(loaded))));
+        Ok(Self { spare })
     }
 }
 
@@ -31,18 +66,16 @@ impl KernelEnforcer for ControlGroups {
         enforce::what_egress_lacks(policy)
     }
 
-    /// Loading takes milliseconds: it is left to the start of a container.
     fn prepare(&self, policy: &Policy) -> Result<(), String> {
-        EgressTable::of(policy)
-            .map(drop)
-            .map_err(|error| chain(&error))
+        let prepared = EgressTable::of(policy).and_then(|_table| self.spare.fill());
+        prepared.map_err(|error| chain(&error))
     }
 
     fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
         let confine = || {
             let table = EgressTable::of(policy)?;
             let place = ContainerPlace::of(pid)?;
-            EgressPrograms::open()?.confine(owner, &table, &place)
+            EgressPrograms::open()?.confine(owner, &table, &place, || self.spare.take())
         };
         let is_current = confine().map_err(|error: BpfError| chain(&error))?;
         Ok(KernelContainer {
