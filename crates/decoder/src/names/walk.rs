@@ -158,14 +158,10 @@ pub(super) fn find(
     base: Option<i32>,
     manner: LookupFlags,
 ) -> Result<ResolvedFile, Errno> {
-    let (folder, scope) = start(caller, raw, base, manner)?;
-    let way = Way {
-        caller,
-        folder: folder.as_ref(),
-        manner,
-    };
-    let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
-    way.resolve(raw, scope, direct)
+    from_start(caller, raw, base, manner, |way, scope| {
+        let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
+        way.resolve(raw, scope, direct)
+    })
 }
 
 /// As [`find`], for an open: most programs open the same libraries through the same link. Where the last attempt without
@@ -177,27 +173,40 @@ pub(super) fn find_again(
     base: Option<i32>,
     manner: LookupFlags,
 ) -> Result<ResolvedFile, Errno> {
+    from_start(caller, raw, base, manner, |way, scope| {
+        let linked = match links::was_met(raw) {
+            true => Some(way.open(raw, scope | ResolveFlags::NO_MAGICLINKS)),
+            false => None,
+        };
+        if let Some(linked) = linked.filter(|linked| !matches!(linked, Err(Errno::NOENT))) {
+            return way.follow(raw, linked);
+        }
+        let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
+        match direct {
+            Err(Errno::LOOP) => links::note(raw),
+            // No link is there.
+            Ok(_) | Err(Errno::NOENT) => links::forget(raw),
+            Err(_) => {}
+        }
+        way.resolve(raw, scope, direct)
+    })
+}
+
+/// Opens the folder that a path starts at, and resolves from there.
+fn from_start(
+    caller: Caller<'_>,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: LookupFlags,
+    resolve: impl FnOnce(&Way<'_>, ResolveFlags) -> Result<ResolvedFile, Errno>,
+) -> Result<ResolvedFile, Errno> {
     let (folder, scope) = start(caller, raw, base, manner)?;
     let way = Way {
         caller,
         folder: folder.as_ref(),
         manner,
     };
-    let linked = match links::was_met(raw) {
-        true => Some(way.open(raw, scope | ResolveFlags::NO_MAGICLINKS)),
-        false => None,
-    };
-    if let Some(linked) = linked.filter(|linked| !matches!(linked, Err(Errno::NOENT))) {
-        return way.follow(raw, linked);
-    }
-    let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
-    match direct {
-        Err(Errno::LOOP) => links::note(raw),
-        // No link is there.
-        Ok(_) | Err(Errno::NOENT) => links::forget(raw),
-        Err(_) => {}
-    }
-    way.resolve(raw, scope, direct)
+    resolve(&way, scope)
 }
 
 /// Resolves absolute paths from the caller's root, and calls `found` with the index of each until it breaks. One
