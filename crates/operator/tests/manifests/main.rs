@@ -3,6 +3,7 @@
 mod events;
 mod restarts;
 mod security;
+mod webhook;
 
 use std::thread;
 use std::time::Duration;
@@ -323,8 +324,30 @@ struct Installed {
     _folder: tempfile::TempDir,
 }
 
+/// An installation without anything that an administrator has to ask for.
+fn installation() -> Installation {
+    Installation {
+        namespace: NAMESPACE.to_owned(),
+        image: "registry.example/tollgate:1".to_owned(),
+        detect: false,
+        events: false,
+        violations: false,
+        behavior_modeling: false,
+        update_workloads: false,
+        bpf: false,
+        webhook: false,
+        webhook_exempt: Vec::new(),
+        webhook_names: Vec::new(),
+    }
+}
+
 impl Installed {
-    fn start(programs: &Programs, detect: bool, events: bool) -> Self {
+    /// Starts a server, and writes each object as `change` leaves it.
+    fn start(
+        programs: &Programs,
+        installation: &Installation,
+        mut change: impl FnMut(&mut Value),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("the cluster is as this test made it");
         let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
         let key = [key.serialize_pem(), key.public_key_pem()];
@@ -333,20 +356,8 @@ impl Installed {
         server
             .install(&["demo"])
             .expect("the cluster is as this test made it");
-        let installation = Installation {
-            namespace: NAMESPACE.to_owned(),
-            image: "registry.example/tollgate:1".to_owned(),
-            detect,
-            events,
-            violations: false,
-            behavior_modeling: false,
-            update_workloads: events,
-            bpf: false,
-            webhook: false,
-            webhook_exempt: Vec::new(),
-            webhook_names: Vec::new(),
-        };
-        for object in manifests::all(&installation) {
+        for mut object in manifests::all(installation) {
+            change(&mut object);
             let applied = server.client.apply(&resource(&object), &object);
             applied.unwrap_or_else(|error| panic!("{error} {object}"));
         }
@@ -381,7 +392,9 @@ macro_rules! programs {
 #[test]
 fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
     let programs = programs!();
-    let installed = Installed::start(&programs, true, false);
+    let mut own = installation();
+    own.detect = true;
+    let installed = Installed::start(&programs, &own, |_| {});
     an_agent_writes_its_own_report_alone(&installed.server, true);
     security::a_stolen_token_of_an_agent_writes_nothing_but_the_report_of_its_node(
         &installed.server,
@@ -392,7 +405,9 @@ fn a_compromised_node_and_an_author_of_pods_cannot_switch_confinement_off() {
 #[test]
 fn an_agent_may_create_events_of_pods_as_its_own_node_and_nothing_more() {
     let programs = programs!();
-    let installed = Installed::start(&programs, false, true);
+    let mut own = installation();
+    (own.events, own.update_workloads) = (true, true);
+    let installed = Installed::start(&programs, &own, |_| {});
     events::an_agent_creates_events_of_pods_as_its_own_node_alone(&installed.server);
     restarts::the_operator_restarts_workloads(&installed.server, true);
 }
@@ -400,7 +415,7 @@ fn an_agent_may_create_events_of_pods_as_its_own_node_and_nothing_more() {
 #[test]
 fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
     let programs = programs!();
-    let Installed { server, _folder } = Installed::start(&programs, false, false);
+    let Installed { server, _folder } = Installed::start(&programs, &installation(), |_| {});
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
         "spec": { "target": { "kind": "Deployment", "containers": ["app"], "selector": {
@@ -421,4 +436,9 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     restarts::the_operator_restarts_workloads(&server, false);
     workloads_are_marked(&server);
     an_author_of_pods_cannot_have_them_created_without_the_agent(&server);
+}
+
+#[test]
+fn the_webhook_gives_the_same_objects_as_policies_of_admission() {
+    webhook::gives_the_same_objects(&programs!());
 }
