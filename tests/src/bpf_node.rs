@@ -75,8 +75,9 @@ pub fn run_inside_with(guest: Guest, modules: &str, test: &str, limit: Duration)
     let script = format!(
         "busybox mount -t securityfs none /sys/kernel/security && busybox mount -t bpf bpf /sys/fs/bpf &&
         busybox mount -t cgroup2 none /sys/fs/cgroup || exit 90
-        export {INSIDE}=1 TOLLGATE_BIN=/usr/local/bin/tollgate
-        exec inside --exact {test} --nocapture"
+        export {INSIDE}=1 TOLLGATE_BIN=/usr/local/bin/tollgate TOLLGATE_TEST_SLOW={}
+        exec inside --exact {test} --nocapture",
+        u8::from(testing::slow())
     );
     let run = guest.run(0, Identity::Root, &script);
     assert_eq!(run.code, 0, "{}\n{}", run.stdout, run.stderr);
