@@ -35,8 +35,12 @@ read_private_key => Case {
         act("python3", sh!("mkdir -p %W/.gnupg/private-keys-v1.d; echo > %W/.gnupg/private-keys-v1.d/x.key",
             "/usr/bin/python3 -c 'open(\"%W/.gnupg/private-keys-v1.d/x.key\")'")).at(&[Host]),
         act("tar", sh!("mkdir %W/.ssh; echo > %W/.ssh/id_rsa; tar cf %W/x.tar -C %W .ssh")).at(&[Host]),
+        act("python3", sh!("mkdir %W/.ssh; echo > %W/.ssh/id_rsa", "/usr/bin/python3 -c 'import os; \
+            at = os.open(\"%W/.ssh/id_rsa\", os.O_PATH); open(\"/proc/self/fd/%d\" % at)'")).at(&[Host]),
     ],
     near_misses: &[
+        act("python3", sh!("mkdir %W/.ssh; echo > %W/.ssh/id_rsa", "/usr/bin/python3 -c 'import os; \
+            os.open(\"%W/.ssh/id_rsa\", os.O_PATH)'")).at(&[Host]),
         act("cat", sh!("mkdir %W/.ssh; echo > %W/.ssh/id_rsa.pub; cat %W/.ssh/id_rsa.pub")),
         act("cp", sh!("mkdir -p %W/d/.ssh; echo > %W/d/.ssh/id_rsa; cp -a %W/d %W/e")),
         act("tar", sh!("mkdir -p %W/d/.ssh; echo > %W/d/.ssh/id_rsa; tar cf %W/x.tar -C %W d")).at(&[Host]),
