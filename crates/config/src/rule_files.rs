@@ -96,7 +96,7 @@ impl RuleSources {
             false => self.bundled.iter().map(bundled).collect(),
         };
         files.extend(self.used_folder().into_iter().flat_map(read_folder));
-        for file in self.added.iter().flat_map(|path| expand(path)) {
+        for file in expand_all(&self.added) {
             let real = |name: &str| fs::canonicalize(name).ok();
             let is_known = |known: &RuleFile| {
                 real(&known.name).is_some_and(|known| Some(known) == real(&file.name))
@@ -172,7 +172,7 @@ fn read_folder(folder: &PathBuf) -> Vec<RuleFile> {
         Err(error) => return vec![unreadable(folder, &error.to_string())],
     };
     let checked = files.iter().map(|path| match trust::check(path) {
-        Ok(()) => read(path),
+        Ok(()) => read_listed(path),
         Err(error) => unreadable(path, &cause(&error)),
     });
     checked.collect()
@@ -240,6 +240,11 @@ pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
             text: Ok(BUILTIN.to_owned()),
         }];
     }
+    expand_all(paths)
+}
+
+/// Reads the files that paths stand for. That there is none of them is an error of each path.
+fn expand_all(paths: &[PathBuf]) -> Vec<RuleFile> {
     let files: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
     if !files.is_empty() {
         return files;
@@ -261,12 +266,14 @@ fn expand(path: &Path) -> Vec<RuleFile> {
         return vec![read(path)];
     }
     match listed(path) {
-        Ok(found) => found.iter().map(|path| read(path)).collect(),
+        Ok(found) => found.iter().map(|path| read_listed(path)).collect(),
         Err(error) => vec![unreadable(path, &error.to_string())],
     }
 }
 
-/// Returns the rule files of a directory, sorted by name.
+/// Returns the rule files of a directory, sorted by name. What has the name of a rule file and is none, such as a link
+/// that leads nowhere, is among them: whoever put it there believes that it is loaded. Editors leave such links with hidden
+/// names while they have a file open.
 fn listed(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     let mut found: Vec<PathBuf> = entries
@@ -274,11 +281,22 @@ fn listed(folder: &Path) -> io::Result<Vec<PathBuf>> {
         .map(fs::DirEntry::path)
         .filter(|path| {
             let ending = path.extension().and_then(|ending| ending.to_str());
-            matches!(ending, Some("yaml" | "yml")) && path.is_file()
+            let name = path.file_name().unwrap_or_default();
+            let is_hidden = name.as_encoded_bytes().starts_with(b".");
+            matches!(ending, Some("yaml" | "yml")) && (!is_hidden || path.is_file())
         })
         .collect();
     found.sort();
     Ok(found)
+}
+
+/// Reads a file that a directory has. Opening a pipe that nobody named would wait for its writer.
+fn read_listed(path: &Path) -> RuleFile {
+    match fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => unreadable(path, "it is not a file"),
+        // Reading says why there is none.
+        _ => read(path),
+    }
 }
 
 fn read(path: &Path) -> RuleFile {
@@ -403,57 +421,4 @@ impl Loaded {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_builtin_rules_compile_without_a_problem() {
-        let mut loaded = load(&[]);
-        loaded.compile(&EngineOptions::default(), NoSink);
-        assert_eq!(loaded.render(loaded.diagnostics.iter()), "");
-        assert!(!loaded.ruleset.rules.is_empty());
-    }
-
-    #[test]
-    fn folders_give_their_yaml_files_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["b.yml", "a.yaml", "c.txt"] {
-            fs::write(dir.path().join(name), "").unwrap();
-        }
-        let names: Vec<_> = expand(dir.path())
-            .iter()
-            .map(|file| file.name.rsplit('/').next().unwrap().to_owned())
-            .collect();
-        assert_eq!(names, ["a.yaml", "b.yml"]);
-    }
-
-    #[test]
-    fn a_folder_may_be_empty_if_there_are_rules_elsewhere() {
-        let dir = tempfile::tempdir().unwrap();
-        let (empty, file) = (dir.path().join("rules.d"), dir.path().join("a.yaml"));
-        fs::create_dir(&empty).unwrap();
-        fs::write(&file, "").unwrap();
-        let loaded = load(&[empty.clone(), file]);
-        assert_eq!((loaded.files.len(), loaded.diagnostics.len()), (1, 0));
-        let diagnostics = load(&[empty]).diagnostics;
-        assert!(diagnostics[0].message.contains("the folder has no .yaml"));
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_a_diagnostic_and_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let latin1 = dir.path().join("latin1.yaml");
-        fs::write(&latin1, b"# caf\xe9\n").unwrap();
-        for (path, cause) in [
-            (dir.path().join("none.yaml"), "No such file"),
-            (dir.path().join(""), "latin1.yaml"),
-            (latin1.clone(), "it is not UTF-8 text (byte 5)"),
-        ] {
-            let loaded = load(&[path]);
-            let text = loaded.render(loaded.diagnostics.iter());
-            assert!(text.contains(cause), "{text}");
-            assert!(text.contains("LOAD_ERR_FILE_READ"), "{text}");
-            assert_eq!(loaded.usable().unwrap_err().exit, Exit::BadInput);
-        }
-    }
-}
+mod tests;

@@ -104,7 +104,7 @@ const CONFIG_FILES: &[(&str, &str)] = &[
     ),
     (
         "/etc/tollgate/rules.d/*.yaml",
-        "rules of this machine, loaded after the built-in ones in the order of their names",
+        "rules of this machine (*.yml, too), loaded after the built-in ones in the order of their names",
     ),
 ];
 

@@ -160,7 +160,10 @@ impl Loader {
             .or_insert(order);
         let message = format!("cannot read the file: {cause}");
         let problem = Diagnostic::new(Code::FileRead, location, message);
-        let help = "name an existing file that this user can read";
+        let help = match cause.contains("UTF-8") {
+            true => "save it as UTF-8 text, which ASCII text is as well",
+            false => "name an existing file that this user can read",
+        };
         self.diagnostics.push(problem.with_help(help));
         self
     }
