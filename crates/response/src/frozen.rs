@@ -93,7 +93,8 @@ impl FrozenTrees {
         });
     }
 
-    /// Resumes trees that would go on later. Returns the number of processes that stay stopped.
+    /// Resumes trees that would go on later. Returns the number of processes that stay stopped: those that were killed
+    /// meanwhile do not, though the time keeper may not have forgotten them yet.
     pub(crate) fn end(&self) -> usize {
         let mut left = 0;
         for mut frozen in self.trees().stopped.drain(..) {
@@ -101,7 +102,7 @@ impl FrozenTrees {
                 Some(_) => {
                     frozen.tree.resume();
                 }
-                None => left += frozen.tree.pids().len(),
+                None => left += frozen.tree.alive(),
             }
         }
         left

@@ -12,7 +12,7 @@ use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
 use rules::Alert;
 
-use crate::act::process::Immediate;
+use crate::act::process::{Immediate, KILLED, STOPPED, would_have};
 use crate::act::webhook::Webhook;
 use crate::bound::{Bound, NotBound, SIGKILL, SIGSTOP};
 use crate::frozen::FrozenTrees;
@@ -20,6 +20,7 @@ use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
 use crate::parameters::Operation;
+use crate::tree::{Selection, Tree};
 use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker};
 
 /// Rate limits of rules whose actions are started.
@@ -231,7 +232,7 @@ impl Prepared {
 impl Responder {
     /// Shows an alert. If a rule matches, binds the process of the alert, and stops or kills it if that is the first
     /// action. The rest is left to a thread when the returned value is started. Waits for nothing but the end of a
-    /// process that it has killed, and 10 ms at most.
+    /// process that it has killed, and 10 ms at most. In a dry run it looks for the descendants of a process that waits.
     #[must_use]
     pub fn offer(&self, alert: &Alert) -> Option<Offered> {
         let shared = &self.shared;
@@ -408,8 +409,8 @@ impl Shared {
     }
 
     /// Does what the first action of a rule begins with, before the process of the alert goes on.
-    fn act_at_once(&self, rule: &Rule, process: &Bound) -> Immediate {
-        let Some(first) = rule.response.actions.first().filter(|_| !rule.is_dry) else {
+    fn act_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
+        let Some(first) = rule.response.actions.first() else {
             return Immediate::None;
         };
         let (allowed, kills) = match &first.act {
@@ -423,6 +424,10 @@ impl Shared {
             // By the time that a thread asks, the process may have ended.
             return Immediate::Refused(refusal);
         }
+        if rule.is_dry {
+            let verb = if kills { KILLED } else { STOPPED };
+            return self.rehearse_at_once(process, allowed, verb);
+        }
         // Whatever fails here is tried again, and reported, by a thread.
         if kills && self.is_alone(process) && process.signal(SIGKILL) == Ok(true) {
             return Immediate::Killed;
@@ -430,6 +435,34 @@ impl Shared {
         match process.stat.state != b'T' && process.signal(SIGSTOP) == Ok(true) {
             true => Immediate::Stopped,
             false => Immediate::None,
+        }
+    }
+
+    /// Finds what the first action of a dry rule would hit. When a thread asks, the process may have ended: it was not
+    /// stopped for the search. Keeps the result and not the tree, whose descriptors would be many.
+    fn rehearse_at_once(&self, process: &Arc<Bound>, allowed: &[String], verb: &str) -> Immediate {
+        if !self.settings.caller_waits {
+            // A search takes long, and events are lost meanwhile.
+            return match process.is_unreaped() {
+                true => Immediate::Allowed,
+                false => Immediate::None,
+            };
+        }
+        let tree = match self.is_alone(process) {
+            true => Tree::of_one(Arc::clone(process)),
+            false => {
+                let (proc, guard) = (&self.proc, &self.guard);
+                let select = Selection {
+                    proc,
+                    guard,
+                    allowed,
+                };
+                Tree::look(&select, Arc::clone(process))
+            }
+        };
+        match tree.pids().is_empty() {
+            true => Immediate::None,
+            false => Immediate::Rehearsed(would_have(verb, &tree)),
         }
     }
 

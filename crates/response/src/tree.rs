@@ -116,6 +116,13 @@ impl Tree {
             .any(|member| member.process.is_unreaped())
     }
 
+    /// Returns the number of members that have not ended. Nobody may have reaped those that have.
+    pub(crate) fn alive(&self) -> usize {
+        let now = Instant::now();
+        let lives = |member: &&Member| !member.process.ends_before(now);
+        self.members.iter().filter(lives).count()
+    }
+
     /// Waits until every member has ended. Returns those that have not.
     pub(crate) fn wait_for_end(&self) -> Vec<Pid> {
         let deadline = Instant::now() + END_LIMIT;

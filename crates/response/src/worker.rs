@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rules::Alert;
 
-use crate::act::process::{self, Immediate};
+use crate::act::process::{self, Immediate, KILLED, STOPPED};
 use crate::act::{script, webhook::Webhook};
 use crate::bound::{Bound, NotBound, SIGCONT, has_ended};
 use crate::frozen::Frozen;
@@ -150,7 +150,7 @@ impl Worker {
         let immediate = std::mem::replace(&mut job.immediate, Immediate::None);
         let latency = match immediate {
             Immediate::None => since(job.alert.made_ns),
-            Immediate::Refused(_) | Immediate::Stopped | Immediate::Killed => job.acted,
+            _ => job.acted,
         };
         let owner = *job
             .next
@@ -190,13 +190,8 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn act(&self, action: &Action, webhook: Option<&Webhook>) -> Outcome {
         match (&action.act, self.rule.is_dry) {
-            (Operation::Terminate { allowed }, true) => self.on_process(allowed, |select, root| {
-                process::rehearse(select, root, "killed")
-            }),
-            (Operation::Freeze { allowed, .. }, true) => self
-                .on_process(allowed, |select, root| {
-                    process::rehearse(select, root, "stopped")
-                }),
+            (Operation::Terminate { allowed }, true) => self.rehearse(allowed, KILLED),
+            (Operation::Freeze { allowed, .. }, true) => self.rehearse(allowed, STOPPED),
             (Operation::Thaw, true) => dry("would have resumed what the actions before stopped"),
             (Operation::Script(options), true) => {
                 dry(&format!("would have run {}", script::name(options)))
@@ -241,6 +236,13 @@ impl Attempt<'_> {
         }
     }
 
+    /// Says what would have been done to the process of the alert.
+    fn rehearse(&self, allowed: &[String], verb: &str) -> Outcome {
+        self.on_process(allowed, |select, root| {
+            process::rehearse(select, root, verb, &self.immediate)
+        })
+    }
+
     /// Acts on the process of the alert, if the guard allows that.
     fn on_process(
         &self,
@@ -276,7 +278,7 @@ impl Attempt<'_> {
             }
             Immediate::Refused(refusal) => Some(refusal.clone()),
             // What was done at once was allowed.
-            Immediate::Stopped | Immediate::Killed => None,
+            _ => None,
         };
         if let Some(refusal) = refusal {
             let text = format!("pid {}: {refusal}", root.pid.0);

@@ -11,10 +11,14 @@ use crate::outcome::{Outcome, Status};
 use crate::tree::{Selection, Tree};
 
 /// What happened to the process of an alert before the threads of the responder had it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Immediate {
     /// Nothing.
     None,
+    /// Nothing, in a dry run, while the caller waited: what the action would have done.
+    Rehearsed(Outcome),
+    /// Nothing, in a dry run, and the caller went on. The guard allowed to hit it, and it was there.
+    Allowed,
     /// The guard refused it.
     Refused(Refusal),
     /// It was stopped.
@@ -22,6 +26,10 @@ pub(crate) enum Immediate {
     /// It was killed, and had neither children nor other threads.
     Killed,
 }
+
+/// What happens to processes, in words.
+pub(crate) const KILLED: &str = "killed";
+pub(crate) const STOPPED: &str = "stopped";
 
 /// Kills a process and its descendants.
 pub(crate) fn terminate(
@@ -39,7 +47,7 @@ pub(crate) fn terminate(
     if killed == 0 && tree.failed.is_empty() {
         return Outcome::new(Status::Gone, "the process had ended");
     }
-    let mut outcome = describe("killed", &tree);
+    let mut outcome = describe(KILLED, &tree);
     if !survivors.is_empty() {
         outcome.status = Status::Failed;
         outcome.add(&format!("not ended yet: {}", list(&survivors)));
@@ -57,7 +65,7 @@ pub(crate) fn freeze(
     if tree.pids().is_empty() {
         return (Outcome::new(Status::Gone, "the process had ended"), None);
     }
-    let mut outcome = describe("stopped", &tree);
+    let mut outcome = describe(STOPPED, &tree);
     let pids = tree.pids().into_iter().map(|pid| pid.0.to_string());
     outcome.undo = Some(format!("kill -CONT {}", pids.collect::<Vec<_>>().join(" ")));
     (outcome, Some(tree))
@@ -89,13 +97,30 @@ pub(crate) fn thaw(trees: Vec<Tree>) -> Outcome {
     outcome
 }
 
-/// Describes what an action would do.
-pub(crate) fn rehearse(select: &Selection<'_>, root: &Arc<Bound>, verb: &str) -> Outcome {
-    let tree = Tree::look(select, Arc::clone(root));
+/// Describes what an action would do now, or would have done if that was looked at before.
+pub(crate) fn rehearse(
+    select: &Selection<'_>,
+    root: &Arc<Bound>,
+    verb: &str,
+    immediate: &Immediate,
+) -> Outcome {
+    if let Immediate::Rehearsed(outcome) = immediate {
+        return outcome.clone();
+    }
+    let mut tree = Tree::look(select, Arc::clone(root));
+    if tree.pids().is_empty() && *immediate == Immediate::Allowed {
+        // It has ended since. The action would have hit it before.
+        tree = Tree::of_one(Arc::clone(root));
+    }
     if tree.pids().is_empty() {
         return Outcome::new(Status::Gone, "the process had ended");
     }
-    let mut outcome = describe(&format!("would have {verb}"), &tree);
+    would_have(verb, &tree)
+}
+
+/// Describes what an action would do to a tree.
+pub(crate) fn would_have(verb: &str, tree: &Tree) -> Outcome {
+    let mut outcome = describe(&format!("would have {verb}"), tree);
     outcome.status = Status::DryRun;
     outcome
 }

@@ -1,5 +1,6 @@
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 
 use outputs::{Channel, Delivery, DeliveryError};
@@ -32,6 +33,15 @@ impl Channel for Reporting {
 
 /// A responder with these rules, and what it reports.
 fn responder(rules: &str, accepted: &[&str]) -> (Responder, Receiver<Alert>) {
+    responder_with(rules, accepted, |_| ())
+}
+
+/// A responder whose settings are changed.
+fn responder_with(
+    rules: &str,
+    accepted: &[&str],
+    change: impl FnOnce(&mut Settings),
+) -> (Responder, Receiver<Alert>) {
     let file = SourceFile {
         name: "r.yaml".to_owned(),
         text: Ok(rules.to_owned()),
@@ -43,7 +53,7 @@ fn responder(rules: &str, accepted: &[&str]) -> (Responder, Receiver<Alert>) {
         per_second: 100.0,
         max_burst: 100,
     };
-    let settings = Settings {
+    let mut settings = Settings {
         dry_run: false,
         limits: Limits {
             total: rate,
@@ -52,6 +62,7 @@ fn responder(rules: &str, accepted: &[&str]) -> (Responder, Receiver<Alert>) {
         caller_waits: true,
         has_local_pids: true,
     };
+    change(&mut settings);
     let (sender, reports) = channel();
     let settings_of_outputs = outputs::Settings::new("box".into(), Arc::new(|_: &str| {}));
     let dispatcher = Dispatcher::prepare(settings_of_outputs, vec![Box::new(Reporting(sender))]);
@@ -78,6 +89,11 @@ fn offer(responder: &Responder, alert: &Alert) {
 fn report(reports: &Receiver<Alert>, rule: &str, field: &str) -> String {
     let alert = reports.recv_timeout(LIMIT).unwrap();
     assert_eq!(&*alert.rule, rule);
+    text_of(&alert, field)
+}
+
+/// Returns a field of a report.
+fn text_of(alert: &Alert, field: &str) -> String {
     let value = alert.fields.iter().find(|(name, _)| &**name == field);
     match value {
         Some((_, rules::AlertValue::Text(text))) => text.clone(),
@@ -166,6 +182,76 @@ fn scripts_that_take_long_keep_no_process_from_being_killed() {
     assert!(begun.elapsed() < Duration::from_secs(2));
     child.wait().unwrap();
     assert_eq!(responder.flush(Instant::now() + LIMIT), 0);
+}
+
+/// Offers an alert about a process that has ended before a thread looks at it. Returns its pid, and the report.
+fn rehearsed(actions: &str, caller_waits: bool, mut command: Command) -> (u32, Alert) {
+    let (responder, reports) = responder_with(&answer(actions), &[], |settings| {
+        settings.dry_run = true;
+        settings.caller_waits = caller_waits;
+    });
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let (pid, alert) = (child.id(), alert_of(child.id()));
+    let offered = responder.offer(&alert).expect("a rule matches");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    offered.start();
+    (pid, reports.recv_timeout(LIMIT).unwrap())
+}
+
+/// The real run would have killed or stopped it.
+#[test]
+fn a_dry_run_hits_a_process_that_ends_while_its_alert_is_on_its_way() {
+    let stop = "  - {action: Stop, actionner: 'process:freeze'}\n";
+    for (actions, verb) in [(KILL, "killed"), (stop, "stopped")] {
+        for caller_waits in [true, false] {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo; exec sleep 60"]);
+            let (pid, report) = rehearsed(actions, caller_waits, command);
+            assert_eq!(text_of(&report, "response.result"), "dry_run");
+            let text = format!("would have {verb} 1 process (pid {pid})");
+            assert_eq!(text_of(&report, "response.reason"), text);
+            let processes = report
+                .fields
+                .iter()
+                .find(|(name, _)| &**name == "response.processes");
+            let expected = rules::AlertValue::List(vec![rules::AlertValue::Int(pid.into())]);
+            assert_eq!(processes.map(|(_, value)| value), Some(&expected));
+        }
+    }
+}
+
+#[test]
+fn a_dry_run_finds_the_descendants_of_a_process_that_waits() {
+    let mut command = Command::new("sh");
+    // The child ends with its standard input, and so with the test at the latest.
+    command
+        .args(["-c", "exec 3<&0; cat <&3 & echo; wait"])
+        .stdin(Stdio::piped());
+    let (_, report) = rehearsed(KILL, true, command);
+    let reason = text_of(&report, "response.reason");
+    assert!(
+        reason.starts_with("would have killed 2 processes (pid "),
+        "{reason}"
+    );
+}
+
+#[test]
+fn processes_that_have_ended_do_not_stay_stopped() {
+    let stop = "  - {action: Stop, actionner: 'process:freeze'}\n";
+    let (responder, reports) = responder(&answer(stop), &[]);
+    let mut child = sleeper();
+    offer(&responder, &alert_of(child.id()));
+    assert_eq!(report(&reports, TAKEN, "response.result"), "done");
+    // Nobody has reaped it, so that it is kept.
+    child.kill().unwrap();
+    let pid = Pid(child.id().cast_signed());
+    let process = Bound::open(&responder.shared.proc, pid).unwrap();
+    assert!(process.ends_before(Instant::now() + LIMIT));
+    assert_eq!(responder.end(), 0);
+    child.wait().unwrap();
 }
 
 #[test]
