@@ -1,8 +1,8 @@
-//! Bounded reading of text files, such as rules and configurations, and atomic replacement of files.
+//! Bounded reading of text files, such as rules and configurations, and writing that leaves whole files or none.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// Maximum size, more than a hundred times that of the largest known rule file. A disk image or
@@ -45,21 +45,86 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return fs::write(&real, text);
     }
-    // The umask applies, as for any new file.
-    let mode = Permissions::from_mode(0o666);
+    // The umask applies, as for any new file. Errors are of the file that is opened and say nothing of its name, which
+    // the user does not know.
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
     let mut new = tempfile::Builder::new()
         .prefix(".tollgate-")
-        .permissions(mode)
-        .tempfile_in(&folder)?;
-    new.write_all(text.as_bytes())?;
+        .make_in(&folder, |path| options.open(path))?;
+    new.as_file_mut().write_all(text.as_bytes())?;
     if let Some(old) = old {
         // Only root can change the owner; others may still replace files in a group's directory.
         let _ = fchown(new.as_file(), Some(old.uid()), Some(old.gid()));
         new.as_file().set_permissions(old.permissions())?;
     }
     new.as_file().sync_all()?;
-    new.persist(&real)?;
+    new.persist(&real).map_err(|error| error.error)?;
     File::open(&folder)?.sync_all()
+}
+
+/// Creates a file with this content. The umask applies to `mode`, which the file has from its beginning.
+///
+/// # Errors
+///
+/// [`ErrorKind::AlreadyExists`] if there is something at the path, a dangling link too; or what writing says, such as
+/// [`ErrorKind::StorageFull`]. There is no file then: the half of one would be in the way of the next try, and an empty
+/// one could be taken for a key.
+pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    create_with(path, mode, |file| file.write_all(content))
+}
+
+/// Like [`create`], for a file that `fill` writes.
+///
+/// # Errors
+///
+/// As [`create`], and those of `fill`.
+pub fn create_with(
+    path: &Path,
+    mode: u32,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    // Asked again when the file gets its name. Whoever cannot have the name need not write all of it first.
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(rustix::io::Errno::EXIST.into());
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    let mut new = tempfile::Builder::new()
+        .prefix(".tollgate-")
+        .make_in(folder, |path| options.open(path))?;
+    fill(new.as_file_mut())?;
+    new.as_file().sync_all()?;
+    new.persist_noclobber(path).map_err(|error| error.error)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Returns the next step after a file could not be written.
+///
+/// ```
+/// use std::io::ErrorKind;
+///
+/// use diagnostics::text_file::next_step;
+///
+/// assert_eq!(next_step(ErrorKind::AlreadyExists), "name a file that does not exist");
+/// ```
+#[must_use]
+pub fn next_step(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AlreadyExists => "name a file that does not exist",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free some space, or name a file in another folder"
+        }
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            "create its folder first, or name a file in one that exists"
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "name a file in a folder that this user can write"
+        }
+        _ => "name another file",
+    }
 }
 
 fn bounded(from: impl Read, limit: u64) -> io::Result<String> {
@@ -82,6 +147,9 @@ fn bounded_bytes(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -120,6 +188,40 @@ mod tests {
         let full = replace(Path::new("/dev/full"), "text").unwrap_err();
         assert_eq!(full.kind(), ErrorKind::StorageFull);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_new_file_is_there_as_a_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("key"), dir.path().join("link"));
+        let full = create_with(&file, 0o600, |file| {
+            file.write_all(b"half of it")?;
+            Err(ErrorKind::StorageFull.into())
+        });
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "a part is left"
+        );
+        let mut mode = 0;
+        create_with(&file, 0o600, |file| {
+            mode = file.metadata()?.mode() & 0o777;
+            file.write_all(b"secret")
+        })
+        .unwrap();
+        assert_eq!(mode, 0o600, "others could read it while it was written");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        for path in [&file, &link] {
+            let error = create(path, b"other", 0o644).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "secret");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        let error = create(&dir.path().join("no/file"), b"", 0o644).unwrap_err();
+        assert_eq!(error.to_string(), "No such file or directory (os error 2)");
+        assert!(next_step(error.kind()).starts_with("create its folder"));
     }
 
     #[test]

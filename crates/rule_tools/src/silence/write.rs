@@ -1,7 +1,7 @@
 //! Writes the files of an exception, and never over another file.
 
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use config::places::VARIABLE;
 use config::rule_files::{RuleSources, is_builtin};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use diagnostics::text_file;
 use rules::Rule;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
@@ -132,10 +133,13 @@ impl Target {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Exit::Unsupported,
             _ => Exit::BadInput,
         };
-        Failure::new(exit, message).help(
-            "run this as root (sudo), or write a file of your own with --output FILE, and load it with \
-             --add-rules FILE",
-        )
+        Failure::new(exit, message).help(match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "run this as root (sudo), or write a file of your own with --output FILE, and load it with \
+                 --add-rules FILE"
+            }
+            kind => text_file::next_step(kind),
+        })
     }
 
     /// Creates both files, readable by all users whatever the umask, and missing folders. If the second cannot be
@@ -145,7 +149,8 @@ impl Target {
             let written = self.make_folder(path).and_then(|()| create(path, text));
             if let Err(error) = written {
                 if path != &self.rules {
-                    self.remove();
+                    // The failure is reported. The test is not there, or is somebody else's.
+                    let _ = fs::remove_file(&self.rules);
                 }
                 return Err(self.cannot(path, &error));
             }
@@ -179,10 +184,10 @@ impl Target {
 }
 
 fn create(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.set_permissions(Permissions::from_mode(0o644))?;
-    file.sync_all()
+    text_file::create_with(path, 0o644, |file| {
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(Permissions::from_mode(0o644))
+    })
 }
 
 /// Returns the name of a rule as a part of a file's name.
@@ -244,6 +249,18 @@ mod tests {
         assert!(failure.render().contains("exists"), "{}", failure.render());
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "rules");
         assert!(Target::named(&path).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_not_a_matter_of_root() {
+        let target = Target::at(Path::new("/rules.d/a.yaml")).expect("a file");
+        let help = |kind: ErrorKind| target.cannot(&target.rules, &kind.into()).render();
+        let full = help(ErrorKind::StorageFull);
+        assert!(
+            full.contains("free some space") && !full.contains("root"),
+            "{full}"
+        );
+        assert!(help(ErrorKind::PermissionDenied).contains("as root (sudo)"));
     }
 
     #[test]
