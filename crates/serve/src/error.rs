@@ -16,10 +16,12 @@ pub enum ServeError {
         source: io::Error,
     },
     /// An address is invalid.
-    #[error("cannot use the address `{address}`: expected unix:///PATH or HOST:PORT")]
+    #[error("cannot use the address `{address}`: {problem}")]
     Address {
         /// The address as written.
         address: String,
+        /// What is wrong with it.
+        problem: &'static str,
     },
     /// A certificate or key cannot be used.
     #[error(transparent)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::num::IntErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -35,12 +36,19 @@ impl Address {
         if let Some(path) = text.strip_prefix("unix://") {
             return Ok(Self::Unix(PathBuf::from(path)));
         }
-        let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        match port {
-            Some(Ok(_)) => Ok(Self::Tcp(text.to_owned())),
-            _ => Err(ServeError::Address {
+        let wrong = |problem| {
+            Err(ServeError::Address {
                 address: text.to_owned(),
-            }),
+                problem,
+            })
+        };
+        let port = text.rsplit_once(':').map(|(_, port)| port);
+        match port.map(str::parse::<u16>) {
+            Some(Ok(_)) => Ok(Self::Tcp(text.to_owned())),
+            Some(Err(error)) if *error.kind() == IntErrorKind::PosOverflow => {
+                wrong("the port is larger than 65535")
+            }
+            _ => wrong("expected unix:///PATH or HOST:PORT"),
         }
     }
 }
@@ -235,7 +243,10 @@ mod tests {
             assert_eq!(Address::parse(good).expect("good").to_string(), good);
         }
         for bad in ["", "localhost", "localhost:", "localhost:99999", "a:b"] {
-            assert!(Address::parse(bad).is_err(), "{bad}");
+            let error = Address::parse(bad).expect_err(bad).to_string();
+            let is_large = bad.contains("99999");
+            assert_eq!(error.contains("larger than 65535"), is_large, "{error}");
+            assert_eq!(error.contains("HOST:PORT"), !is_large, "{error}");
         }
     }
 
