@@ -184,6 +184,10 @@ pub fn convert(file: &str, text: &str, options: &Options) -> Result<Vec<Conversi
                 security_profiles::apparmor(&source, options)
             }
             ("crd.varmor.org", "ArmorProfileModel") => profile_model::convert(&source, options),
+            ("", "") if source.get("policy").is_some() => {
+                let problem = "it is a policy in tollgate's form already, and `tollgate policy check` checks it";
+                return Err(wrong(source.line(), problem.to_owned()));
+            }
             _ => {
                 let known = "KubeArmorPolicy (security.kubearmor.com), SeccompProfile and AppArmorProfile \
                              (security-profiles-operator.x-k8s.io), and ArmorProfileModel (crd.varmor.org)";
