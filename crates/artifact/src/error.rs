@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use crate::form::Digest;
 
+/// What has name and version of an artefact, in [`ArtifactError::Form`].
+pub(crate) const CONFIGURATION: &str = "the configuration";
+
 /// An artefact cannot be read, believed, installed or published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -173,6 +176,10 @@ impl ArtifactError {
                 "the registry or the way to it changed the artefact; nothing was installed"
             }
             Self::Missing { .. } => "check the repository and the tag",
+            // What answers a handshake of TLS by something else (rustls).
+            Self::Request { source, .. } if source.to_string().contains("InvalidContentType") => {
+                "it does not speak TLS; --plain-http asks a registry without it"
+            }
             Self::Request { .. } => {
                 "check the address; --ca names the authority of a private registry"
             }
@@ -201,10 +208,57 @@ impl ArtifactError {
         }
     }
 
+    /// Returns the next step of who publishes.
+    #[must_use]
+    pub fn help_to_publish(&self) -> &'static str {
+        match self {
+            // Its version is the tag, unless it is given.
+            Self::Form { what, .. } if *what == CONFIGURATION => {
+                "give it a version by the tag, as in REGISTRY/REPOSITORY:1.2.0, or by --artifact-version, and a name by \
+                 --name; nothing was published"
+            }
+            Self::Form { .. } => "correct it; nothing was published",
+            Self::TooLarge { .. } => "publish less at a time; nothing was published",
+            Self::Digest { .. } => "the registry or the way to it changed what was sent",
+            Self::Unsupported { .. } => "nothing was published",
+            _ => self.help(),
+        }
+    }
+
     /// Whether the network or the registry is at fault, so that a later try may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Request { .. })
             || matches!(self, Self::Status { status, .. } if *status >= 500 || *status == 429)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_publishes_is_told_how_and_not_whom_to_ask() {
+        let version = ArtifactError::form(CONFIGURATION, "`x` is no version");
+        assert!(version.help_to_publish().contains("--artifact-version"));
+        let large = ArtifactError::TooLarge {
+            what: "the rules",
+            limit: 1,
+        };
+        for error in [version, large] {
+            assert!(error.help().contains("ask whoever published it"));
+            assert!(error.help_to_publish().contains("nothing was published"));
+        }
+    }
+
+    #[test]
+    fn a_registry_without_tls_is_asked_by_plain_http() {
+        let of = |text: &str| ArtifactError::Request {
+            url: "https://localhost:5000/v2/".to_owned(),
+            source: io::Error::other(text.to_owned()),
+        };
+        let error = of("received corrupt message of type InvalidContentType");
+        assert!(error.help().contains("--plain-http"));
+        assert!(!of("Connection refused").help().contains("--plain-http"));
     }
 }

@@ -409,7 +409,7 @@ impl Config {
 
     /// Returns name and version, which falcoctl lets a publisher leave out.
     pub(crate) fn identity(&self) -> Result<(String, semver::Version), ArtifactError> {
-        let what = "the configuration";
+        let what = crate::error::CONFIGURATION;
         let wrong = |problem: String| ArtifactError::form(what, problem);
         let name = self.name.clone();
         let name = name.ok_or_else(|| wrong("it has no name".to_owned()))?;
