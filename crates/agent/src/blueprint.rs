@@ -337,7 +337,8 @@ fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFil
     }
     let stats = detection.stats.as_deref().map(open).transpose();
     stats.map_err(|error| {
-        Failure::from_error(Exit::BadInput, &error).help("name a writable file after -s")
+        Failure::from_error(Exit::BadInput, &error)
+            .help("name a writable file after -s; a FIFO needs a reader")
     })
 }
 

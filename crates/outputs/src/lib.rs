@@ -31,6 +31,7 @@ mod key_value;
 mod kind;
 mod nats;
 mod net;
+mod opening;
 mod otlp;
 mod pretty;
 mod program;
@@ -66,6 +67,7 @@ pub use nats::{JetStream, NatsError, NatsLink, NatsOutput, NatsServers, NatsTls}
 pub use net::client::HttpError;
 pub use net::names::addresses;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};
+pub use opening::open_without_waiting;
 pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use crate::dispatcher::{Counters, Dispatcher};
 use crate::hub::{ChannelCounters, OnProblem};
 use crate::json::Object;
+use crate::opening::open_without_waiting;
 use crate::time;
 
 /// Key under which earlier builds wrote `counters`; written for one more release.
@@ -101,10 +102,12 @@ impl StatsFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be opened.
+    /// The file cannot be opened, for example because it is a FIFO without a reader.
     pub fn create(path: &Path) -> Result<Self, StatsError> {
         let path = path.to_owned();
-        match File::create(&path) {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true);
+        match open_without_waiting(&mut options, &path) {
             Ok(file) => Ok(Self {
                 path,
                 file,
@@ -118,10 +121,12 @@ impl StatsFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be opened.
+    /// The file cannot be opened, for example because it is a FIFO whose reader has gone.
     pub fn append(path: &Path) -> Result<Self, StatsError> {
         let path = path.to_owned();
-        let opened = File::options().append(true).create(true).open(&path);
+        let mut options = File::options();
+        options.append(true).create(true);
+        let opened = open_without_waiting(&mut options, &path);
         // A pipe or a terminal cannot be read and has no lines to continue from.
         let lines = std::fs::metadata(&path)
             .ok()
@@ -448,6 +453,15 @@ mod tests {
         assert_eq!(lines[0]["cur"]["events"], 7);
         assert_eq!(lines[0]["filtered_in_kernel"], 9);
         assert!(lines[0].get("filtered_in_kernel_reason").is_none());
+    }
+
+    #[test]
+    fn a_fifo_without_a_reader_is_an_error_at_once() {
+        for open in [StatsFile::create, StatsFile::append] {
+            let (_folder, path) = crate::opening::testing::fifo();
+            let error = open(&path).unwrap_err();
+            assert!(error.to_string().starts_with("cannot open stats file "));
+        }
     }
 
     #[test]

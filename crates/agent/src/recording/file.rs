@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use outputs::{Dispatcher, Internal};
+use outputs::{Dispatcher, Internal, open_without_waiting};
 use rules::{AlertValue, Priority};
 
 use super::{Recording, Rotation};
@@ -127,7 +127,7 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
         Exit::BadInput,
         format!("cannot write {}: {error}", path.display()),
     )
-    .help("name a file in a folder that exists and can be written")
+    .help("name a file in a folder that exists and can be written; a FIFO needs a reader")
 }
 
 /// An open file. Its content up to `len` is complete at any time.
@@ -140,12 +140,9 @@ struct Output {
 impl Output {
     fn create(path: &Path) -> io::Result<Self> {
         // Only the user may read what programs did.
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let file = open_without_waiting(&mut options, path)?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -299,5 +296,25 @@ impl Writing {
         let lost = self.recording.lost.load(Ordering::Relaxed);
         let recorded = self.recording.recorded.load(Ordering::Relaxed);
         (lost > 0).then(|| format!("{lost} events not recorded, {recorded} recorded"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn a_fifo_without_a_reader_is_an_error_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let failure = Target::file(&path, Rotation::default(), false).err();
+        let text = failure.expect("nobody reads").render();
+        assert!(text.contains("a FIFO needs a reader"), "{text}");
+        let mut reader = OpenOptions::new();
+        let _reader = open_without_waiting(reader.read(true), &path).unwrap();
+        assert!(Target::file(&path, Rotation::default(), false).is_ok());
     }
 }
