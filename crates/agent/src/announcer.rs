@@ -69,6 +69,19 @@ impl Announcer {
     }
 }
 
+/// Returns what is seen of a ring's calls, and what became of the request.
+fn ring_words(answer: RingAnswer) -> (&'static str, &'static str) {
+    match answer {
+        RingAnswer::Refused => ("whose calls cannot be seen", "refused"),
+        RingAnswer::Unseen => ("whose calls cannot be seen", "allowed"),
+        // By a tracepoint, of the engine that sees every process of a host.
+        RingAnswer::Followed => (
+            "whose opens are seen as other opens are; its other calls that rules need are reported, not evaluated",
+            "allowed",
+        ),
+    }
+}
+
 fn name(process: &Process) -> String {
     String::from_utf8_lossy(process.exec_name().as_bytes()).into_owned()
 }
@@ -434,15 +447,7 @@ impl EngineObserver for Announcer {
 
     fn ring(&self, process: &Process, answer: RingAnswer) {
         let pid = process.pid.0;
-        let (what, outcome) = match answer {
-            RingAnswer::Refused => ("whose calls cannot be seen", "refused"),
-            RingAnswer::Unseen => ("whose calls cannot be seen", "allowed"),
-            RingAnswer::Followed => (
-                "opens through it are detected by inotify; other calls that rules need are reported, not \
-                evaluated",
-                "allowed",
-            ),
-        };
+        let (what, outcome) = ring_words(answer);
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: io_uring",
             priority: Priority::Warning,
@@ -455,5 +460,24 @@ impl EngineObserver for Announcer {
                 ),
             ],
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_sees_the_opens_of_a_ring_says_so() {
+        let (what, outcome) = ring_words(RingAnswer::Followed);
+        assert!(what.starts_with("whose opens are seen"), "{what}");
+        assert_eq!(outcome, "allowed");
+        for (answer, outcome) in [
+            (RingAnswer::Refused, "refused"),
+            (RingAnswer::Unseen, "allowed"),
+        ] {
+            let expected = ("whose calls cannot be seen", outcome);
+            assert_eq!(ring_words(answer), expected);
+        }
     }
 }
