@@ -1,6 +1,6 @@
 //! The services that run in the agent.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -338,7 +338,7 @@ impl AgentConfig {
             pidfile,
             output_timeout: self.output_timeout,
             deadlines: Deadlines::default(),
-            gave_up_at: Cell::new(None),
+            gave_up_at: RefCell::default(),
             quiet: self.quiet,
         })
     }
@@ -684,6 +684,24 @@ const RING_CALLS: [Syscall; 3] = [
 /// Error of a refused io_uring call, as in a kernel without it.
 const ENOSYS: u16 = 38;
 
+/// Returns the names of channels that have delivered nothing since they were waited for in vain.
+fn stuck(gave_up_at: &[(String, u64)], delivered: &[(String, u64)]) -> Vec<String> {
+    let is_stuck = |at: &&(String, u64)| delivered.contains(at);
+    let stuck = gave_up_at.iter().filter(is_stuck);
+    stuck.map(|(name, _)| name.clone()).collect()
+}
+
+/// Says how many processes stay stopped.
+fn staying(stopped: usize) -> String {
+    let (processes, stay, them) = match stopped {
+        1 => ("process", "stays", "it"),
+        _ => ("processes", "stay", "them"),
+    };
+    format!(
+        "{stopped} {processes} stopped by responses {stay} stopped; `response.undo` of the alerts resumes {them}"
+    )
+}
+
 fn complain(quiet: bool, problem: &str) {
     if !quiet {
         journal::warn(problem);
@@ -713,8 +731,8 @@ pub(super) struct AgentRuntime {
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
     deadlines: Deadlines,
-    /// Counts of emitted and delivered alerts when a flush gave up.
-    gave_up_at: Cell<Option<(u64, u64)>>,
+    /// Channels that had not taken everything when a flush gave up, with their numbers of delivered alerts.
+    gave_up_at: RefCell<Vec<(String, u64)>>,
     quiet: bool,
 }
 
@@ -792,11 +810,7 @@ impl AgentRuntime {
     fn end_responses(&self) {
         let stopped = self.responder.as_ref().map_or(0, Responder::end);
         if stopped > 0 {
-            let processes = plural(stopped as u64, "process");
-            let problem = format!(
-                "{processes} stopped by responses stay stopped; `response.undo` of the alerts resumes them"
-            );
-            complain(self.quiet, &problem);
+            complain(self.quiet, &staying(stopped));
         }
     }
 
@@ -807,11 +821,25 @@ impl AgentRuntime {
         }
     }
 
-    /// Returns the number of alerts by rules, and of deliveries of all alerts.
-    fn progress(&self) -> (u64, u64) {
-        let counters = self.dispatcher.counters();
-        let delivered = counters.channels.iter().map(|channel| channel.delivered);
-        (counters.emitted, delivered.sum())
+    /// Returns the channels with their numbers of delivered alerts.
+    fn delivered(&self) -> Vec<(String, u64)> {
+        let channels = self.dispatcher.counters().channels.into_iter();
+        channels
+            .map(|channel| (channel.channel, channel.delivered))
+            .collect()
+    }
+
+    /// Waits for the outputs a last time. Channels without progress since the last wait are not waited for again.
+    fn flush_last(&self) {
+        let stuck = stuck(&self.gave_up_at.borrow(), &self.delivered());
+        let deadline = Instant::now() + self.output_timeout;
+        self.flush_responses(deadline);
+        self.end_responses();
+        self.dispatcher
+            .flush_each(|name| match stuck.iter().any(|stuck| stuck == name) {
+                true => Instant::now(),
+                false => deadline,
+            });
     }
 }
 
@@ -845,9 +873,10 @@ impl Services for AgentRuntime {
             .channels
             .get_or_init(|| Instant::now() + self.output_timeout);
         self.flush_responses(deadline);
-        if !self.dispatcher.flush(deadline).is_empty() {
-            self.gave_up_at.set(Some(self.progress()));
-        }
+        let left = self.dispatcher.flush(deadline);
+        let mut delivered = self.delivered();
+        delivered.retain(|(name, _)| left.iter().any(|left| left.channel == *name));
+        self.gave_up_at.replace(delivered);
         // Whoever waits for the command may read the files as soon as it has ended.
         for recording in &self.recordings {
             recording.flush(deadline);
@@ -924,15 +953,7 @@ impl Services for AgentRuntime {
             guard.finish();
         }
         self.reception.close();
-        // Channels without progress since the last wait are not waited for again.
-        let deadline = if self.gave_up_at.get() == Some(self.progress()) {
-            Instant::now()
-        } else {
-            Instant::now() + self.output_timeout
-        };
-        self.flush_responses(deadline);
-        self.end_responses();
-        self.dispatcher.flush(deadline);
+        self.flush_last();
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
@@ -950,5 +971,29 @@ impl Services for AgentRuntime {
         if let Some(pidfile) = self.pidfile.take() {
             pidfile.remove();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_channel_is_judged_by_its_own_progress() {
+        let counts =
+            |counts: [(&str, u64); 3]| counts.map(|(name, count)| (name.to_owned(), count));
+        let before = counts([("program", 0), ("http", 1), ("nats", 2)]);
+        let now = counts([("stderr", 0), ("program", 0), ("http", 2)]);
+        assert_eq!(stuck(&before, &now), ["program"]);
+        assert!(stuck(&[], &now).is_empty());
+    }
+
+    #[test]
+    fn one_process_stays_and_two_stay_stopped() {
+        assert_eq!(
+            staying(1),
+            "1 process stopped by responses stays stopped; `response.undo` of the alerts resumes it"
+        );
+        assert!(staying(2).starts_with("2 processes stopped by responses stay stopped; "));
     }
 }

@@ -284,6 +284,11 @@ impl Dispatcher {
     /// Announces pending losses, waits until everything is delivered or `deadline` has passed, and
     /// returns what is left.
     pub fn flush(&self, deadline: Instant) -> Vec<Pending> {
+        self.flush_each(|_| deadline)
+    }
+
+    /// Like [`Dispatcher::flush`], with a deadline for each channel by its name.
+    pub fn flush_each(&self, deadline: impl Fn(&str) -> Instant) -> Vec<Pending> {
         let notice = self.inner.throttle().notice();
         if let Some(notice) = notice {
             self.emit_own(notice);
@@ -298,11 +303,15 @@ impl Dispatcher {
             self.emit_own(internal::repeated(rule, skipped));
         }
         let hubs = self.inner.hubs();
-        hubs.iter()
-            .flat_map(|hub| &hub.lanes)
+        let lanes = || hubs.iter().flat_map(|hub| &hub.lanes);
+        // All at once: one that is waited for in vain takes no time from those after it.
+        for lane in lanes() {
+            lane.queue.begin_flush();
+        }
+        lanes()
             .map(|lane| Pending {
                 channel: lane.name.clone(),
-                alerts: lane.queue.flush(deadline),
+                alerts: lane.queue.end_flush(deadline(&lane.name)),
             })
             .filter(|pending| pending.alerts > 0)
             .collect()

@@ -295,13 +295,19 @@ impl Queue {
         wait.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
-    /// Waits until all alerts are delivered and announced, or the deadline has passed. Returns the
-    /// number of alerts still queued or in delivery.
-    pub(crate) fn flush(&self, deadline: Instant) -> usize {
+    /// Has the channel deliver all alerts, those that it holds back too, and announce losses.
+    pub(crate) fn begin_flush(&self) {
         let mut state = self.state();
         state.flush = true;
         state.announcement_failed = false;
+        drop(state);
         self.work.notify_one();
+    }
+
+    /// Waits until what [`Queue::begin_flush`] began is done, or the deadline has passed. Returns the
+    /// number of alerts still queued or in delivery.
+    pub(crate) fn end_flush(&self, deadline: Instant) -> usize {
+        let mut state = self.state();
         while !state.is_idle() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

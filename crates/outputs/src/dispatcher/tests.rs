@@ -395,3 +395,53 @@ fn what_is_to_be_done_when_an_alert_is_settled_waits_for_every_channel() {
     // It may have been told already that the other has lost one.
     assert!([1, 2].contains(&lost[0].delivered), "{lost:?}");
 }
+
+/// Delivers only at a flush.
+#[derive(Default)]
+struct Holding(usize);
+
+impl Channel for Holding {
+    fn name(&self) -> &str {
+        "holding"
+    }
+
+    fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        self.0 += alerts.len();
+        Ok(())
+    }
+
+    fn held(&self) -> usize {
+        self.0
+    }
+
+    fn release(&mut self, everything: bool) -> Result<(), DeliveryError> {
+        if everything {
+            self.0 = 0;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_channel_that_takes_nothing_takes_no_time_from_the_others() {
+    let (blocked, _gate) = gated("blocked");
+    let channels = vec![blocked, Box::<Holding>::default() as Box<dyn Channel>];
+    let dispatcher = Dispatcher::prepare(settings(), channels).start().unwrap();
+    let names = |left: Vec<Pending>| {
+        left.into_iter()
+            .map(|left| left.channel)
+            .collect::<Vec<_>>()
+    };
+    dispatcher.emit(alert("n=0"));
+    let left = dispatcher.flush(Instant::now() + Duration::from_millis(500));
+    assert_eq!(names(left), ["blocked"]);
+    // One that is not waited for any more.
+    dispatcher.emit(alert("n=1"));
+    let later = soon();
+    let left = dispatcher.flush_each(|name| match name {
+        "blocked" => Instant::now(),
+        _ => later,
+    });
+    assert_eq!(names(left), ["blocked"]);
+    assert!(Instant::now() < later);
+}
