@@ -1,13 +1,10 @@
 //! `tollgate fleet capture`, `fleet captures` and `fleet download`: some seconds of events of an agent.
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
+use diagnostics::{terminal, text_file};
 use serde_json::json;
 
 use super::args::{Captures, Download, RequestCapture};
@@ -58,15 +55,9 @@ pub(super) fn download(args: &Download) -> Outcome {
     let client = Client::open(&args.asked)?;
     let data = client.bytes(&format!("/api/v1/captures/{}/file", args.capture))?;
     let path = &args.file;
-    let mut options = OpenOptions::new();
-    let opened = options.write(true).create_new(true).mode(0o600).open(path);
-    let written = opened.and_then(|mut file| {
-        file.write_all(&data)?;
-        file.sync_all()
-    });
-    written.map_err(|error| {
+    text_file::create(path, &data, 0o600).map_err(|error| {
         let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Exit::BadInput, message).help("name a file that does not exist")
+        Failure::new(Exit::BadInput, message).help(text_file::next_step(error.kind()))
     })?;
     terminal::print(&format!(
         "wrote {}, {} bytes; `tollgate replay` and sysdig -r read it\n",

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use agent::policy_files;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
+use diagnostics::{terminal, text_file};
 use policy::Enforcers;
 use policy::builtin::{self, Class};
 use policy::compile::accept_list;
@@ -112,20 +111,16 @@ pub(crate) fn execute(args: &Init) -> Outcome {
     ))
 }
 
+/// Writes the policy; what was there before stays if it is not to be replaced, or cannot be.
 fn write(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    match replace {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
+    let written = match replace {
+        true => text_file::replace(path, text),
+        false => text_file::create(path, text.as_bytes(), 0o666),
     };
-    let written = options
-        .write(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| {
         let help = match error.kind() {
             ErrorKind::AlreadyExists => "name another file, or replace it with --force",
-            _ => "name a file in a folder that exists and that this user can write",
+            kind => text_file::next_step(kind),
         };
         let message = format!("cannot write {}: {error}", path.display());
         Failure::new(Exit::BadInput, message).help(help)
@@ -194,6 +189,31 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
+
+    #[test]
+    fn a_policy_is_replaced_only_with_force_and_never_in_place() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("p.yaml");
+        write(&path, "first", false).expect("it is new");
+        let failure = write(&path, "second", false).expect_err("it exists");
+        assert!(failure.render().contains("--force"), "{}", failure.render());
+        // What has the old policy open keeps it: a full disk meanwhile would leave it, too.
+        let mut old = std::fs::File::open(&path).expect("it is there");
+        write(&path, "third", true).expect("it is replaced");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut old, &mut text).expect("it is text");
+        assert_eq!(text, "first");
+        assert_eq!(
+            std::fs::read_to_string(&path).expect("it is there"),
+            "third"
+        );
+        let failure = write(std::path::Path::new("/dev/full"), "x", true).expect_err("it is full");
+        assert!(
+            failure.render().contains("free some space"),
+            "{}",
+            failure.render()
+        );
+    }
 
     #[test]
     fn every_template_loads_and_names_only_known_rules() {

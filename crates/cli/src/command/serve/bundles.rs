@@ -2,9 +2,8 @@
 //! in the store itself, as tokens are.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use bundle::{BundleError, Content, File, MAX_BYTES, PrivateKey, Signed};
@@ -12,7 +11,7 @@ use collector::Choices;
 use config::rule_files;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use diagnostics::terminal;
+use diagnostics::{terminal, text_file};
 use serde_json::json;
 use store::{Agent, Assigned, Assignment, Bundle, Gate, NewBundle, Rollout, Target};
 
@@ -51,20 +50,14 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
 }
 
+/// Returns the failure of writing a file.
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    cannot("write", path, error).help(text_file::next_step(error.kind()))
+}
+
 /// Writes a new file.
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    let opened = options.write(true).create_new(true).mode(mode).open(path);
-    let written = opened.and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            cannot("write", path, &error).help("name a file that does not exist")
-        }
-        _ => cannot("write", path, &error),
-    })
+    text_file::create(path, text.as_bytes(), mode).map_err(|error| unwritten(path, &error))
 }
 
 fn key(args: &BundleKey) -> Outcome {
@@ -124,12 +117,9 @@ fn sign(args: &SignBundle) -> Outcome {
         .map_err(|error| refused(&error).help("`tollgate serve bundle key FILE` makes one"))?;
     let (bundle, content) = bundle_of(&args.bundle)?;
     let signed = bundle.sign(&key);
-    // Beside it, then in its place: what is killed meanwhile leaves no half of a bundle.
-    let mut new = args.bundle.clone().into_os_string();
-    new.push(".new");
-    let new = Path::new(&new);
-    write_new(new, &signed.to_text(), 0o644)?;
-    fs::rename(new, &args.bundle).map_err(|error| cannot("write", &args.bundle, &error))?;
+    // What is killed meanwhile leaves the bundle as it was, not half of it.
+    let replaced = text_file::replace(&args.bundle, &signed.to_text());
+    replaced.map_err(|error| unwritten(&args.bundle, &error))?;
     terminal::print(&format!(
         "signed version {} with {}, sha256:{}\n",
         content.version,
