@@ -3,6 +3,7 @@
 mod added_rules;
 mod bench;
 mod collector;
+mod idle;
 mod plugin_config;
 mod responses;
 mod rule_sources;
@@ -10,6 +11,7 @@ mod workload;
 
 pub(crate) use added_rules::AddedRules;
 pub(crate) use collector::Collector;
+pub(crate) use idle::Idle;
 pub(crate) use plugin_config::PluginConfig;
 pub(crate) use responses::Responses;
 pub(crate) use rule_sources::RuleSources;
@@ -255,6 +257,7 @@ pub(crate) enum Hooks {
 
 /// When a recording starts its next file. The files are numbered then.
 #[derive(Args, Debug, Default)]
+#[command(group(clap::ArgGroup::new("limits").multiple(true).args(["write_size", "write_time", "write_events"])))]
 pub(crate) struct Rotation {
     /// Start a new recording file every MIB mebibytes [default: no limit]
     #[arg(long, value_name = "MIB", requires = "write", help_heading = RECORDING,
@@ -269,7 +272,7 @@ pub(crate) struct Rotation {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_events: Option<u64>,
     /// Keep the newest COUNT recording files and delete older ones [default: keep all]
-    #[arg(long, value_name = "COUNT", requires = "write", help_heading = RECORDING,
+    #[arg(long, value_name = "COUNT", requires_all = ["write", "limits"], help_heading = RECORDING,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_keep: Option<u64>,
 }

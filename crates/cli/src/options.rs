@@ -3,6 +3,7 @@
 use agent::confine;
 use agent::options;
 use agent::spec::{AgentSpec, StartMode};
+use diagnostics::failure::Failure;
 
 use crate::args;
 
@@ -38,6 +39,25 @@ impl From<args::Detection> for options::Detection {
             containers: None,
             observer: None,
         }
+    }
+}
+
+impl args::Detection {
+    /// Returns the options that were given and need others, for [`args::Idle::check`].
+    pub(crate) fn idle(&self) -> args::Idle {
+        args::Idle::of(&self.collector, Some(&self.responses))
+    }
+
+    /// Converts the options, and refuses those that do nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`args::Idle::check`].
+    pub(crate) fn checked(self) -> Result<options::Detection, Failure> {
+        let idle = self.idle();
+        let detection = self.into();
+        idle.check(&detection)?;
+        Ok(detection)
     }
 }
 

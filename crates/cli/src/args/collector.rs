@@ -46,6 +46,19 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
+    /// Returns an option that was given and means nothing without a collector.
+    pub(crate) fn idle(&self) -> Option<&'static str> {
+        let given = [
+            (self.ca.is_some(), "--collector-ca"),
+            (self.cert.is_some(), "--collector-cert"),
+            (!self.labels.is_empty(), "--collector-label"),
+            (self.bundle_key.is_some(), "--bundle-key"),
+            (self.allow_captures, "--allow-captures"),
+        ];
+        let given = given.into_iter().find(|(is_given, _)| *is_given);
+        given.map(|(_, option)| option)
+    }
+
     /// Returns configuration keys, as `-o` sets them. A flag goes before a variable of the environment.
     pub(crate) fn options(self) -> Vec<String> {
         self.options_with(|name| env::var_os(name).filter(|value| !value.is_empty()))
@@ -56,17 +69,17 @@ impl Collector {
             .url
             .map(OsString::from)
             .or_else(|| variable("TOLLGATE_COLLECTOR"));
-        let Some(url) = url else {
-            return Vec::new();
-        };
         let key =
             |name: &str, value: &Path| format!("collector_output.{name}={}", path_value(value));
-        let mut options = vec![
-            "collector_output.enabled=true".to_owned(),
-            key("url", Path::new(&url)),
-        ];
+        // Without it, the collector is that of the configuration, or there is none, which [`Collector::idle`] is about.
+        let mut options = Vec::new();
+        if let Some(url) = &url {
+            options.push("collector_output.enabled=true".to_owned());
+            options.push(key("url", Path::new(url)));
+        }
         // A certificate goes before the token of the environment.
-        let token = variable("TOLLGATE_TOKEN_FILE").filter(|_| self.cert.is_none());
+        let token = variable("TOLLGATE_TOKEN_FILE");
+        let token = token.filter(|_| url.is_some() && self.cert.is_none());
         if let Some(file) = token {
             options.push(key("token_file", Path::new(&file)));
         }
@@ -155,5 +168,15 @@ mod tests {
         let options = Collector::default().options_with(variable);
         assert!(options[1].contains("https://env:6443"), "{options:?}");
         assert!(Collector::default().options_with(|_| None).is_empty());
+        // The collector may be that of the configuration; the token of the environment is for another one.
+        let of_file = Collector {
+            allow_captures: true,
+            ..Collector::default()
+        };
+        assert_eq!(of_file.idle(), Some("--allow-captures"));
+        let token = |name: &str| (name == "TOLLGATE_TOKEN_FILE").then(|| "/run/token".into());
+        let options = of_file.options_with(token);
+        assert_eq!(options, ["collector_output.allow_captures=true"]);
+        assert_eq!(Collector::default().idle(), None);
     }
 }

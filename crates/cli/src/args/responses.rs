@@ -19,6 +19,11 @@ pub(crate) struct Responses {
 }
 
 impl Responses {
+    /// Returns an option that was given and means nothing without responses.
+    pub(crate) fn idle(&self) -> Option<&'static str> {
+        self.responses_dry_run.then_some("--responses-dry-run")
+    }
+
     /// Returns configuration keys, as `-o` sets them. The files replace those of the configuration.
     pub(crate) fn options(&self) -> Vec<String> {
         let mut options = Vec::new();

@@ -7,12 +7,14 @@ use agent::spec::{AgentSpec, StartMode};
 use config::{OnAgentDeath, Places};
 use diagnostics::failure::Outcome;
 
-use crate::args::Enforce;
+use crate::args::{Enforce, Idle};
 
 /// Runs the verb.
 pub(crate) fn execute(args: Enforce) -> Outcome {
     let (policy, how, quiet) = (args.policy.clone(), args.how.clone(), args.quiet);
+    let idle = Idle::of(&args.collector, None);
     let spec = watched(args, Places::of_user()?);
+    idle.check(&spec.detection)?;
     if agent::takes_bundles(&spec.detection)? {
         // The last bundle may have the policy, and the next one comes to an agent alone.
         return agent::run(spec);

@@ -1,5 +1,6 @@
 //! `tollgate run`: runs a command and alerts when it breaks a rule.
 
+use agent::spec::AgentSpec;
 use config::Places;
 use diagnostics::failure::Outcome;
 
@@ -8,5 +9,8 @@ use crate::args::Run;
 /// Runs the verb.
 pub(crate) fn execute(mut args: Run) -> Outcome {
     args.detection.places = Places::of_user()?;
-    agent::run(args.into())
+    let idle = args.detection.idle();
+    let spec = AgentSpec::from(args);
+    idle.check(&spec.detection)?;
+    agent::run(spec)
 }

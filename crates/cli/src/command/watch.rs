@@ -42,7 +42,7 @@ pub(super) fn watch(args: Watch) -> Outcome {
         own_id: args.detection.container_id.clone(),
         ..ContainerOptions::default()
     };
-    let start = agent::services(args.detection.into(), engine)?;
+    let start = agent::services(args.detection.checked()?, engine)?;
     if let (Source::Places(places), false) = (&source, quiet) {
         tell_of_absent(places, options);
     }
@@ -86,7 +86,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
         Failure::new(Exit::BadInput, message).help("name a file in a folder that exists")
     };
     let socket = std::path::absolute(socket).map_err(bad_path)?;
-    let (start, session) = agent::sandbox_services(args.detection.into(), &socket)?;
+    let (start, session) = agent::sandbox_services(args.detection.checked()?, &socket)?;
     if let Some(given) = &args.gvisor_given {
         warn_of_unreported(&gvisor::unreported(&session, given));
     }
@@ -150,7 +150,7 @@ pub(super) fn places(
 /// Runs outputs and servers without watching anything.
 pub(super) fn idle(args: Watch) -> Outcome {
     let limit = args.seconds.map(Duration::from_secs);
-    let start = agent::services(args.detection.into(), EngineKind::Nodriver)?;
+    let start = agent::services(args.detection.checked()?, EngineKind::Nodriver)?;
     match attached::watch(Source::Nothing, limit, start) {
         Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
