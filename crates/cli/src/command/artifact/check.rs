@@ -104,23 +104,44 @@ fn run_tests(candidate: &Candidate, sources: &RuleSources) -> Result<(), String>
         std::fs::create_dir_all(above).map_err(|error| cannot(above, error))?;
         std::fs::write(&path, &test.bytes).map_err(|error| cannot(&path, error))?;
     }
+    // The reader of a message has the tests elsewhere.
+    let here = format!("{}/", folder.path().display());
+    let named = |text: &str| text.replace(&here, "tests/");
     let mut faults = Vec::new();
     for suite in candidate.tests.iter().filter(|test| test.is_suite()) {
         let path = folder.path().join(&suite.path);
         let found = rule_tools::test::faults_of(&path, folder.path(), sources);
-        faults.extend(found.map_err(|failure| text(&failure))?);
+        faults.extend(found.map_err(|failure| named(&text(&failure)))?);
     }
     if faults.is_empty() {
         return Ok(());
     }
-    let here = format!("{}/", folder.path().display());
-    let faults = faults.join("\n  ").replace(&here, "tests/");
+    let faults = named(&faults.join("\n  "));
     Err(format!("tests of {} fail:\n  {faults}", candidate.name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_cannot_be_read_is_named_without_the_folder_it_was_unpacked_to() {
+        let candidate = Candidate {
+            name: "mine".to_owned(),
+            path: "mine.yaml".into(),
+            replaces: None,
+            rules: "- {rule: R, desc: d, condition: evt.type = open, output: o, priority: INFO}\n"
+                .to_owned(),
+            tests: vec![artifact::TestFile {
+                path: "mine_test.yaml".into(),
+                bytes: b"tests: [{odd: 1}]\n".to_vec(),
+            }],
+        };
+        let problem = check(&[candidate], None).expect_err("the test is wrong");
+        assert!(problem.contains("tests/mine_test.yaml"), "{problem}");
+        let temporary = std::env::temp_dir().display().to_string();
+        assert!(!problem.contains(&temporary), "{problem}");
+    }
 
     #[test]
     fn rules_of_the_sources_of_plugins_are_refused_by_name() {

@@ -12,7 +12,7 @@ use diagnostics::{terminal, text_file};
 use serde_json::json;
 
 use super::args::Push;
-use super::{failed, read, remote_options, wanted};
+use super::{read, remote_options, wanted};
 
 pub(super) fn execute(args: &Push) -> Outcome {
     let Wanted::Reference(reference) = wanted(&args.artifact)? else {
@@ -23,7 +23,7 @@ pub(super) fn execute(args: &Push) -> Outcome {
         return Err(Failure::new(Exit::BadInput, message).help("write REGISTRY/REPOSITORY:TAG"));
     };
     let package = package(args, &reference)?;
-    check(&package)?;
+    check(&package, &args.test)?;
     let key = match &args.sign_key {
         None => None,
         Some(path) => Some(SigningKey::from_pem(&read(path)?).map_err(|error| {
@@ -31,8 +31,7 @@ pub(super) fn execute(args: &Push) -> Outcome {
             Failure::new(Exit::BadInput, message).help(error.help())
         })?),
     };
-    let sink = sink(args, &reference).map_err(|error| failed(&error));
-    let sink = sink?;
+    let sink = sink(args, &reference).map_err(|error| failed(&error))?;
     let pushed = artifact::push(&*sink, &reference, &package, &args.add_tag, key.as_ref());
     let pushed = pushed.map_err(|error| failed(&error))?;
     let key = key.map(|key| key.public().fingerprint());
@@ -55,6 +54,11 @@ pub(super) fn execute(args: &Push) -> Outcome {
         "published {reference}\n  {}\n  {signed}\n",
         pushed.digest
     ))
+}
+
+/// Returns the failure of an error, with the next step of who publishes.
+fn failed(error: &ArtifactError) -> Failure {
+    super::failed(error).help(error.help_to_publish())
 }
 
 fn sink(args: &Push, reference: &Reference) -> Result<Box<dyn Sink>, ArtifactError> {
@@ -120,7 +124,8 @@ fn name_of(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Checks the rules and runs the tests, as installations will. Rules that need other artefacts are checked there, where
 /// these are.
-fn check(package: &Package) -> Result<(), Failure> {
+/// Problems name the files of `tests`, as the user did.
+fn check(package: &Package, tests: &[PathBuf]) -> Result<(), Failure> {
     if !package.config.dependencies.is_empty() {
         terminal::complain(
             "tollgate: the rules depend on others, and are checked where they are installed\n",
@@ -139,7 +144,11 @@ fn check(package: &Package) -> Result<(), Failure> {
         tests: package.tests.clone(),
     };
     // After the built-in rules alone: the folder of this machine has nothing to do with them.
-    super::check::check(&[candidate], None).map_err(|problem| {
+    super::check::check(&[candidate], None).map_err(|mut problem| {
+        for (packed, path) in package.tests.iter().zip(tests) {
+            let packed = format!("tests/{}", packed.path.display());
+            problem = problem.replace(&packed, &path.display().to_string());
+        }
         let message = format!("cannot publish {}: {problem}", package.file);
         Failure::new(Exit::BadInput, message)
             .help("correct the rules or the tests; nothing was published")
