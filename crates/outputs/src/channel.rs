@@ -241,6 +241,12 @@ pub trait Channel: Send {
         None
     }
 
+    /// Returns a message for the user about the receiver, if there is one that the last call did not return: it takes no
+    /// alerts, or takes them again.
+    fn receiver_notice(&mut self) -> Option<String> {
+        None
+    }
+
     /// Stops the processes that the channel has started. Nothing is delivered after this call.
     fn close(&mut self) {}
 

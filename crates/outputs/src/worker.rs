@@ -70,10 +70,13 @@ impl Worker {
         self.settle(result, reported);
     }
 
-    /// Counts delivered and lost alerts.
+    /// Counts delivered and lost alerts, and tells what the user has to know of the receiver.
     fn settle(&mut self, result: Result<(), DeliveryError>, reported: &mut Option<Instant>) {
         let queue = &self.hub.lanes[self.lane].queue;
         let held = self.channel.held();
+        if let Some(notice) = self.channel.receiver_notice() {
+            (self.hub.on_problem)(&notice);
+        }
         match result {
             Ok(()) => queue.finish_delivery(held, None),
             Err(error) => {

@@ -11,6 +11,7 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 
 use super::spool::Pending;
+use super::standing::NotEnrolled;
 use super::{CollectorOptions, SEQUENCE_HEADER};
 use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::tls::{ClientFiles, TlsError};
@@ -203,10 +204,13 @@ impl Link {
             self.request("POST", "/api/v1/agents", token.as_deref(), |request| {
                 request.send(body.as_bytes())
             })?;
-        if status == StatusCode::UNAUTHORIZED && token.is_none() {
-            // One that takes certificates refuses a wrong one with another status.
-            let problem = "the collector asked for no client certificate; start it with --agent-ca";
-            return Err(io::Error::other(problem));
+        if NotEnrolled::is(status) {
+            let why = answer["error"].as_str().unwrap_or_default().to_owned();
+            return Err(io::Error::other(NotEnrolled {
+                status,
+                why,
+                has_token: token.is_some(),
+            }));
         }
         let secret = answer["secret"]
             .as_str()

@@ -7,6 +7,7 @@ mod link;
 mod reader;
 mod settings;
 mod spool;
+mod standing;
 #[cfg(feature = "testing")]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
 use self::spool::Spool;
+use self::standing::Standing;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::HttpError;
 use crate::net::tls::TlsOptions;
@@ -92,6 +94,7 @@ struct CollectorChannel {
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
     left: u64,
+    standing: Standing,
     peer: Arc<Peer>,
 }
 
@@ -122,6 +125,7 @@ impl CollectorChannel {
             fetch_trouble: None,
             last_wait: None,
             left: 0,
+            standing: Standing::default(),
             peer: Arc::default(),
         })
     }
@@ -242,12 +246,15 @@ impl CollectorChannel {
                 self.last_wait = None;
                 let due = self.capture_due();
                 self.next_attempt = due.map_or(self.heartbeat, |due| due.min(self.heartbeat));
+                self.standing.works();
                 self.peer.set_trouble(self.fetch_trouble.clone());
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::TimedOut {
                     self.peer.count_timeout();
                 }
+                self.standing
+                    .fails(&error, &self.options.spool, Instant::now());
                 self.peer.set_trouble(Some(error.to_string()));
                 self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
                 self.next_attempt = Instant::now() + self.pause;
@@ -319,6 +326,10 @@ impl Channel for CollectorChannel {
 
     fn keep_reports(&mut self, reports: &ReportSlot) {
         self.reports = reports.clone();
+    }
+
+    fn receiver_notice(&mut self) -> Option<String> {
+        self.standing.news()
     }
 
     fn peer(&self) -> Arc<Peer> {

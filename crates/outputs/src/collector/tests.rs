@@ -5,6 +5,9 @@ use std::sync::Mutex;
 use std::thread;
 
 use flate2::read::GzDecoder;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ServerConfig, ServerConnection};
 
 use super::*;
 use crate::channel::testing::deliveries;
@@ -202,6 +205,81 @@ fn an_agent_that_the_collector_does_not_know_enrols_again_and_numbers_anew() {
     assert_eq!(
         (fake.batches(), channel.held()),
         (vec![(1, 3), (4, 2), (1, 2)], 0)
+    );
+}
+
+/// Starts a dispatcher with a channel. Returns it, and what it tells the user.
+fn telling(channel: CollectorChannel) -> (crate::Dispatcher, std::sync::mpsc::Receiver<String>) {
+    let (sender, told) = std::sync::mpsc::channel();
+    let sender = Mutex::new(sender);
+    // The test may have ended.
+    let on_problem = move |text: &str| drop(sender.lock().expect("no panic").send(text.to_owned()));
+    let settings = crate::Settings::new("box".into(), Arc::new(on_problem));
+    let prepared = crate::Dispatcher::prepare(settings, vec![Box::new(channel)]);
+    (prepared.start().expect("a thread"), told)
+}
+
+/// Nothing ever happens in the program that is watched.
+#[test]
+fn an_agent_without_alerts_tells_that_its_token_is_refused_and_when_it_is_taken() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    *fake.statuses.lock().expect("no panic") = ["401 Unauthorized"; 3].into();
+    let (dispatcher, told) = telling(open(&fixture));
+    let next = || {
+        told.recv_timeout(Duration::from_secs(20))
+            .expect("it is told")
+    };
+    let first = next();
+    assert!(
+        first.contains("the collector answered 401 Unauthorized"),
+        "{first}"
+    );
+    assert!(first.contains("; make a new token with "), "{first}");
+    assert_eq!(next(), "the collector gets alerts now");
+    drop(dispatcher);
+    assert!(told.iter().next().is_none(), "not at each attempt");
+}
+
+/// A server with a certificate that nobody trusts, which shakes hands for ever.
+fn stranger() -> SocketAddr {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(own.signing_key.serialize_pem().as_bytes());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("usual versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key.expect("a key"))
+        .expect("they match");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a port");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut session = ServerConnection::new(Arc::clone(&config)).expect("usable");
+            // The client hangs up.
+            let _ = session.complete_io(&mut stream);
+        }
+    });
+    address
+}
+
+#[test]
+fn an_agent_tells_how_to_trust_an_unknown_certificate() {
+    let mut fixture = fixture(nobody());
+    let authorities = fixture.folder.path().join("ca.pem");
+    let other = rcgen::generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
+    std::fs::write(&authorities, other.cert.pem()).expect("writable");
+    fixture.options.url = format!("https://localhost:{}", stranger().port());
+    fixture.options.tls.authorities = Some(authorities);
+    let (_dispatcher, told) = telling(open(&fixture));
+    let first = told
+        .recv_timeout(Duration::from_secs(20))
+        .expect("it is told");
+    assert!(
+        first.ends_with("trust its certificate with --collector-ca FILE"),
+        "{first}"
     );
 }
 
