@@ -418,3 +418,65 @@ fn rules_check_says_the_same_and_where() {
     let finished = tollgate(&["rules", "check", name(&good)]);
     assert_eq!(finished.code(), 0, "{}{}", finished.stdout, finished.stderr);
 }
+
+#[test]
+fn rule_files_that_are_none_are_named() {
+    let scratch = Scratch::new();
+    let rules = scratch.path().join("rules");
+    std::fs::create_dir_all(rules.join("folder.yml")).expect("a new folder");
+    std::os::unix::fs::symlink("/no/such", rules.join("site.yaml")).expect("a new link");
+    let parts = ["site.yaml", "folder.yml", "it is not a file", "help: "];
+    for option in ["-r", "--add-rules"] {
+        refused(&["run", option, name(&rules), "--", "true"], 2, &parts);
+    }
+    let empty = scratch.path().join("empty");
+    std::fs::create_dir(&empty).expect("a new folder");
+    for option in ["-r", "--add-rules"] {
+        let words = ["run", option, name(&empty), "--", "true"];
+        refused(&words, 2, &["the folder has no .yaml or .yml file"]);
+    }
+}
+
+#[test]
+fn options_that_do_nothing_without_others_are_refused() {
+    for (options, needed) in [
+        (&["run", "--bundle-key", "web.pub"][..], "--collector URL"),
+        (&["run", "--allow-captures"], "--collector URL"),
+        (&["run", "--collector-label", "a=b"], "--collector URL"),
+        (
+            &["enforce", "--policy", "p", "--bundle-key", "k"],
+            "--collector URL",
+        ),
+        (&["run", "--responses-dry-run"], "--responses FILE"),
+        (
+            &["run", "-w", "/dev/null", "--write-keep", "2"],
+            "--write-size",
+        ),
+    ] {
+        let words = [options, &["--", "true"]].concat();
+        refused(&words, 2, &[needed]);
+    }
+}
+
+#[test]
+fn a_new_file_is_not_written_over_another_one() {
+    let scratch = Scratch::new();
+    let there = scratch.file("there", 0o644, "mine");
+    let help = "help: name a file that does not exist";
+    refused(&["serve", "bundle", "key", name(&there)], 2, &[help]);
+    refused(&["policy", "init", name(&there)], 2, &["--force"]);
+    let nowhere = scratch.path().join("no/key");
+    let help = "help: create its folder first";
+    refused(&["serve", "bundle", "key", name(&nowhere)], 2, &[help]);
+    assert_eq!(std::fs::read_to_string(there).expect("it is there"), "mine");
+    let left = std::fs::read_dir(scratch.path()).expect("a folder").count();
+    assert_eq!(left, 1, "something is left");
+}
+
+#[test]
+fn policies_of_tollgate_are_not_converted_to_themselves() {
+    let scratch = Scratch::new();
+    let file = scratch.file("web.yaml", 0o644, "policy:\n  enforcer: Seccomp\n");
+    let parts = ["web.yaml:1", "already", "tollgate policy check"];
+    refused(&["policy", "convert", name(&file)], 2, &parts);
+}
