@@ -1,15 +1,17 @@
 //! Converts configuration and options to settings of filters, engines, recordings and outputs.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
 use capture::notify::VerifyOptions;
 use capture::ptrace;
-use config::rule_files::Loaded;
-use config::{Config, Effective, IoUring, Request, Verify};
+use config::rule_files::{Loaded, is_builtin};
+use config::{Config, Effective, IoUring, Places, Request, Verify};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use diagnostics::shell;
 use event::EngineKind;
 use outputs::{
     Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
@@ -160,17 +162,35 @@ pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> E
     }
 }
 
-/// Returns a one-line summary of warnings about rules; `rules check` shows them all.
+/// Returns a one-line summary of warnings about rules, with the command that shows them all.
 pub(super) fn summary_of_warnings(loaded: &Loaded) -> Option<String> {
-    let warnings = loaded.diagnostics.iter();
-    let count = warnings.filter(|diagnostic| !diagnostic.is_error()).count();
+    let warnings = || loaded.diagnostics.iter().filter(|it| !it.is_error());
+    let count = warnings().count();
     let noun = match count {
         0 => return None,
         1 => "warning",
         _ => "warnings",
     };
+    let mut command = "tollgate rules check".to_owned();
+    let enabled = loaded.ruleset.rules.iter().filter(|rule| rule.enabled);
+    let level = enabled.map(|rule| Level::of_tags(&rule.tags)).max();
+    if let Some(level) = level.filter(|level| *level > Level::default()) {
+        command += &format!(" --level {level}");
+    }
+    // All files, because rules use lists and macros of others; not those that are read anyway, nor those that a bundle or
+    // a program gives, which have no path.
+    let has_builtin = loaded.files.iter().any(|file| is_builtin(&file.name));
+    let option = if has_builtin { "--add-rules " } else { "" };
+    let folder = Places::of_user().ok().and_then(|places| places.rules);
+    for file in &loaded.files {
+        let path = Path::new(&*file.name);
+        let is_read = has_builtin && path.parent() == folder.as_deref();
+        if path.exists() && !is_read {
+            command += &format!(" {option}{}", shell::quoted(&file.name));
+        }
+    }
     Some(format!(
-        "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
+        "{count} {noun} about the rules; `{command}` shows them"
     ))
 }
 
@@ -315,9 +335,39 @@ fn format(json: bool, parts: JsonParts, iso_8601: bool) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use config::rule_files::{self, NoSink, RuleFile};
+    use config::rule_files::{self, NoSink, RuleFile, RuleSources};
 
     use super::*;
+
+    #[test]
+    fn the_command_that_shows_warnings_has_the_options_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("my rules.yaml");
+        std::fs::write(&path, "- list: unused words\n  items: []\n  odd: 1\n").unwrap();
+        let shown = |sources: &RuleSources| {
+            let mut loaded = sources.load();
+            loaded.compile(&EngineOptions::default(), NoSink);
+            summary_of_warnings(&loaded).unwrap_or_default()
+        };
+        let file = format!("'{}'", path.display());
+        let named = RuleSources {
+            named: vec![path.clone()],
+            ..RuleSources::default()
+        };
+        let summary = shown(&named);
+        assert!(
+            summary.contains(&format!("`tollgate rules check {file}` ")),
+            "{summary}"
+        );
+        let added = RuleSources {
+            added: vec![path],
+            level: Level::Hunting,
+            ..RuleSources::default()
+        };
+        let summary = shown(&added);
+        let command = format!("`tollgate rules check --level hunting --add-rules {file}` ");
+        assert!(summary.contains(&command), "{summary}");
+    }
 
     #[test]
     fn forensic_rules_without_an_output_that_takes_them_are_warned_of() {
