@@ -565,6 +565,49 @@ fn options_make_the_box_larger_and_smaller() {
 }
 
 #[test]
+fn a_listed_program_runs_with_its_loader_and_a_denied_loader_is_named() {
+    for user in users() {
+        let home = Home::new(user);
+        let echo = ["/usr/bin/echo", "hi"];
+        let (finished, report) = home.guard(&["--allow-exec", echo[0]], &echo);
+        assert_eq!(finished.stdout, "hi\n", "{finished:?}");
+        assert_eq!(denials(&report).len(), 0, "{report:?}");
+        let (finished, report) = home.guard(&["--allow-exec", echo[0]], &["/usr/bin/id"]);
+        assert_eq!(finished.code(), 126, "{finished:?}");
+        let denial = denials(&report)[0];
+        assert_eq!(denial["allow"], "--allow-exec /usr/bin/id", "{denial}");
+        // The interpreter of a script in an allowed folder is not allowed with it.
+        let script = home.path("project/tools/script");
+        fs::create_dir(home.path("project/tools")).expect("made");
+        fs::write(&script, "#!/bin/sh\necho hi\n").expect("written");
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&script, open).expect("ours");
+        let script = script.to_str().expect("text");
+        let (finished, _) = home.guard(&["--allow-exec", script], &[script]);
+        assert_eq!(finished.stdout, "hi\n", "{finished:?}");
+        let (finished, report) = home.guard(&["--allow-exec", "tools"], &[script]);
+        assert_eq!(finished.code(), 126, "{finished:?}");
+        let shell = Path::new("/bin/sh").canonicalize().expect("it is there");
+        let option = format!("--allow-exec {}", shell.display());
+        assert_eq!(denials(&report)[0]["allow"], option.as_str(), "{report:?}");
+        let (finished, _) = home.guard(&["--allow-exec", "/no/program"], &["true"]);
+        assert!(finished.stderr.contains("/no/program"), "{finished:?}");
+    }
+}
+
+#[test]
+fn a_link_that_would_give_a_file_more_rights_is_reported() {
+    let home = Home::new(users()[0]);
+    let rc = home.path("home/.bashrc");
+    let rc = rc.to_str().expect("text");
+    let (finished, report) = home.guard(&[], &["ln", rc, "link"]);
+    assert_ne!(finished.code(), 0, "{finished:?}");
+    let denial = denials(&report)[0];
+    assert_eq!(denial["errno"], "EXDEV", "{denial}");
+    assert!(names(denial, "/.bashrc"), "{denial}");
+}
+
+#[test]
 fn peers_are_allowed_by_name_address_and_path() {
     let server = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = server.local_addr().expect("bound").port();

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use abi::Errno;
 use capture::notify::Violation;
 use diagnostics::terminal;
+use policy::EnforcerKind;
 use rules::AlertValue;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,8 +20,8 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 
 mod advice;
 
-use self::advice::Advice;
 pub use self::advice::WideFolders;
+use self::advice::{Advice, FileRules};
 
 /// Name of the policy in messages.
 pub const POLICY_NAME: &str = "guard";
@@ -54,6 +55,7 @@ pub(super) struct DenialReporter {
     lines: BTreeMap<String, u32>,
     options: BTreeMap<String, String>,
     wide: WideFolders,
+    files: FileRules,
     /// Answers by peer, if the user is asked.
     answers: Option<Mutex<HashMap<String, bool>>>,
     state: Mutex<State>,
@@ -92,6 +94,7 @@ impl DenialReporter {
                 .collect(),
             options: spec.options.clone(),
             wide: spec.wide.clone(),
+            files: FileRules::of(&policies),
             answers: spec.ask.then(Mutex::default),
             state: Mutex::new(State {
                 report: report.map(File::from),
@@ -167,13 +170,18 @@ impl DenialReporter {
         }
     }
 
+    /// The option that would allow what was denied. One for files does not, where something else than a rule on files denied it.
     fn advice(&self, violation: &Violation<'_>) -> Advice {
+        let (rule, call) = (violation.rule, violation.call.name());
         match (violation.access, violation.object) {
-            (Some(access), Some(object)) => {
-                advice::advice(&self.wide, access, violation.call.name(), object)
+            (Some("connect"), Some(peer)) => advice::advice(&self.wide, "connect", call, peer),
+            (Some(access), Some(object))
+                if violation.enforcer != EnforcerKind::Caps && !self.options.contains_key(rule) =>
+            {
+                self.files.advice(&self.wide, rule, access, call, object)
             }
             _ => {
-                let option = self.options.get(violation.rule).cloned();
+                let option = self.options.get(rule).cloned();
                 option.map_or(Advice::None, Advice::Option)
             }
         }
@@ -325,12 +333,15 @@ fn short(text: &str) -> String {
 mod tests {
     use super::*;
     use abi::Syscall;
-    use policy::EnforcerKind;
 
     fn reporter() -> DenialReporter {
         let policy = "policy:\n  enforcer: Landlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
                       privileged: true\n    bpfRawRules:\n      files:\n      \
-                      - {pattern: '/s/**', permissions: [read]}\n";
+                      - {pattern: '/s/**', permissions: [read]}\n    \
+                      landlockRawRules:\n      only:\n      \
+                      - {pattern: '/**', permissions: [read]}\n      \
+                      - {pattern: '/usr/**', permissions: [read, write]}\n      \
+                      - {pattern: '/x', permissions: [read, exec]}\n";
         let options = [("other-architecture".to_owned(), "--allow x".to_owned())];
         DenialReporter::new(&GuardSpec {
             policy: policy.to_owned(),
@@ -397,5 +408,38 @@ mod tests {
             reporter.advice(&by_rule),
             Advice::Option("--allow x".to_owned())
         );
+    }
+
+    #[test]
+    fn an_option_that_allows_nothing_more_is_not_proposed() {
+        let reporter = reporter();
+        let advice = |rule, enforcer, access, path| {
+            reporter.advice(&Violation {
+                rule,
+                enforcer,
+                ..violation(Some(access), Some(path))
+            })
+        };
+        let listed = |access, path| {
+            let rule = "landlockRawRules.only";
+            advice(rule, EnforcerKind::Landlock, access, path)
+        };
+        let option = |text: &str| Advice::Option(text.to_owned());
+        assert_eq!(listed("exec", "/lib"), option("--allow-exec /lib"));
+        assert_eq!(listed("write", "/lib"), option("--allow-write /lib"));
+        assert_eq!(listed("read", "/s/a"), option("--allow-read /s/a"));
+        // Allowed already, and denied for another reason.
+        assert_eq!(listed("exec", "/x"), Advice::None);
+        assert_eq!(listed("read", "/proc/1/mem"), Advice::None);
+        assert_eq!(listed("write", "/usr"), Advice::None);
+        for (rule, enforcer) in [
+            ("disable-cap-privileged", EnforcerKind::Caps),
+            ("disallow-debug-disk-device", EnforcerKind::Landlock),
+        ] {
+            assert_eq!(advice(rule, enforcer, "write", "/lib"), Advice::None);
+        }
+        // The option of the rule is the one that works.
+        let by_rule = advice("other-architecture", EnforcerKind::Landlock, "read", "/s/a");
+        assert_eq!(by_rule, option("--allow x"));
     }
 }

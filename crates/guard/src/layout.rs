@@ -8,6 +8,7 @@ use agent::guard::WideFolders;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
+use crate::loaders;
 use crate::options::{Allowed, BoxOptions, Preset};
 use crate::places::{self, resolved};
 use crate::tools::{self, GIT_HOSTS, Tool};
@@ -113,13 +114,16 @@ impl Layout {
                 letters.remove(&'x');
             }
         }
-        for (paths, letters) in [
-            (&options.allow_read, "r"),
-            (&options.allow_write, "rw"),
-            (&options.allow_exec, "rx"),
-        ] {
+        for (paths, letters) in [(&options.allow_read, "r"), (&options.allow_write, "rw")] {
             for path in paths {
                 self.add_tree(&absolute(path)?, letters)?;
+            }
+        }
+        for path in &options.allow_exec {
+            let path = absolute(path)?;
+            self.add_tree(&path, "rx")?;
+            for opened in loaders::with(&path)? {
+                self.add_tree(&opened, "rx")?;
             }
         }
         Ok(())

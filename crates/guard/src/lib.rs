@@ -7,6 +7,7 @@ mod caches;
 mod explain;
 mod layout;
 mod learn;
+mod loaders;
 pub mod options;
 mod places;
 mod tools;

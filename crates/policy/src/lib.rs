@@ -8,6 +8,7 @@ pub mod builtin;
 pub mod compile;
 pub mod diagnostic;
 mod enforcer;
+pub mod executable;
 pub mod load;
 pub mod model;
 pub mod operation;

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use diagnostics::shell;
+use policy::pattern::Pattern;
+use policy::{FileAccess, Policy, Restriction};
 use serde::{Deserialize, Serialize};
 
 use super::printable;
@@ -31,6 +33,66 @@ pub(super) enum Advice {
     TooWide(String),
     /// Nothing, because no option allows it.
     None,
+}
+
+/// What a policy of `tollgate guard` says about files.
+#[derive(Debug, Default)]
+pub(super) struct FileRules {
+    /// Ids of the rules that options for files change.
+    rules: Vec<String>,
+    allowed: Vec<(Pattern, FileAccess, bool)>,
+    denied: Vec<Pattern>,
+}
+
+impl FileRules {
+    pub(super) fn of(policies: &[Policy]) -> Self {
+        let mut found = Self::default();
+        for rule in policies.iter().flat_map(|policy| &policy.rules) {
+            for restriction in &rule.restrictions {
+                match restriction {
+                    Restriction::OnlyFiles(files) => {
+                        let files = files.iter();
+                        let files = files.map(|file| (file.path.clone(), file.access, file.exec));
+                        found.allowed.extend(files);
+                    }
+                    Restriction::File { path, .. } => found.denied.push(path.clone()),
+                    _ => continue,
+                }
+                found.rules.push(rule.id.clone());
+            }
+        }
+        found
+    }
+
+    /// Returns the advice for an access that a rule denied to a path.
+    pub(super) fn advice(
+        &self,
+        wide: &WideFolders,
+        rule: &str,
+        access: &str,
+        call: &str,
+        object: &str,
+    ) -> Advice {
+        let path = named_by_option(access, call, object);
+        match self.rules.iter().any(|own| own == rule) && !self.allow(access, path) {
+            true => advice(wide, access, call, object),
+            false => Advice::None,
+        }
+    }
+
+    /// Returns true if the option for an access to a path would change nothing.
+    fn allow(&self, access: &str, path: &str) -> bool {
+        let covers = |pattern: &Pattern| pattern.matches(path) || pattern.subtree() == Some(path);
+        let is_allowed = |(pattern, allowed, exec): &(Pattern, FileAccess, bool)| {
+            let has_access = match access {
+                "exec" => *exec,
+                "write" => allowed.write,
+                _ => allowed.read,
+            };
+            has_access && covers(pattern)
+        };
+        self.allowed.iter().any(is_allowed) && !self.denied.iter().any(covers)
+    }
 }
 
 impl WideFolders {
@@ -69,13 +131,18 @@ pub(super) fn advice(wide: &WideFolders, access: &str, call: &str, object: &str)
             false => option(access, object),
         };
     }
-    let path = match access {
-        "write" => allowed_by(call, object),
-        _ => object,
-    };
+    let path = named_by_option(access, call, object);
     match wide.are_opened_by(access, Path::new(path)) {
         true => Advice::TooWide(printable(path)),
         false => option(access, path),
+    }
+}
+
+/// Returns the path that an option has to name for an access to a file.
+fn named_by_option<'a>(access: &str, call: &str, object: &'a str) -> &'a str {
+    match access {
+        "write" => allowed_by(call, object),
+        _ => object,
     }
 }
 

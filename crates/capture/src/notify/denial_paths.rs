@@ -42,8 +42,8 @@ const NOT_FOLLOWED: [Syscall; 17] = [
     Syscall::READLINK,
     Syscall::READLINKAT,
 ];
-/// Number of bytes that the kernel reads of a script (`BINPRM_BUF_SIZE`).
-const SCRIPT: usize = 256;
+/// Number of interpreters of interpreters that the kernel follows, and the loader of the last.
+const CHAIN: usize = 6;
 
 /// A call that an enforcer denied.
 pub(super) struct Denial<'w> {
@@ -130,10 +130,10 @@ fn named(call: &Call, decoded: &Decoded<'_>, inspector: &ProcessInspector) -> Ve
         found.push(place(tid, path, None, false, inspector));
     }
     if matches!(call.syscall.base(), Syscall::EXECVE | Syscall::EXECVEAT)
-        && let Some(script) = found.first().filter(|script| script.is == PathKind::File)
-        && let Some(interpreter) = interpreter(tid, &script.path, inspector)
+        && let Some(program) = found.first().filter(|program| program.is == PathKind::File)
     {
-        found.push(place(tid, &interpreter, None, true, inspector));
+        let opened = interpreters(tid, &program.path, inspector);
+        found.extend(opened);
     }
     found
 }
@@ -300,7 +300,19 @@ fn kind(found: &OwnedFd) -> PathKind {
     }
 }
 
-/// Returns the interpreter that a script names, which is executed for it.
+/// Returns what is executed with a program: the interpreters of scripts, and the loader.
+fn interpreters(tid: Tid, program: &str, inspector: &ProcessInspector) -> Vec<NamedFile> {
+    let mut found: Vec<NamedFile> = Vec::new();
+    while found.len() < CHAIN {
+        let next = found.last().map_or(program, |named| &named.path);
+        match interpreter(tid, next, inspector) {
+            Some(raw) => found.push(place(tid, &raw, None, true, inspector)),
+            None => break,
+        }
+    }
+    found
+}
+
 fn interpreter(tid: Tid, path: &str, inspector: &ProcessInspector) -> Option<Vec<u8>> {
     let found = argument_check::find(tid, path.as_bytes(), None, inspector).ok()?;
     if decoder::names::file_type(&found) != Ok(FileType::RegularFile) {
@@ -310,16 +322,8 @@ fn interpreter(tid: Tid, path: &str, inspector: &ProcessInspector) -> Option<Vec
         let own = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
-        let mut buffer = [0; SCRIPT];
-        let len = rustix::io::read(&file, &mut buffer[..]).ok()?;
-        Some(buffer[..len].to_vec())
+        policy::executable::interpreter(&file.into()).ok()?
     };
-    let start = inspector.within_deadline(read)??;
-    let line = start.strip_prefix(b"#!")?;
-    let line = line.split(|byte| *byte == b'\n').next()?;
-    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
-    words
-        .find(|word| !word.is_empty())
-        .filter(|word| word.starts_with(b"/"))
-        .map(<[u8]>::to_vec)
+    let path = inspector.within_deadline(read)??;
+    path.starts_with(b"/").then_some(path)
 }

@@ -33,7 +33,7 @@ pub struct Attempt<'a> {
     pub args: [u64; 6],
     /// The error of the call.
     pub errno: Errno,
-    /// The files that the call names, resolved; the interpreter of a script comes last.
+    /// The files that the call names, resolved; for an exec, then the interpreters of a script and the loader.
     pub paths: &'a [NamedFile],
     /// The TCP port of a connection attempt.
     pub port: Option<u16>,
@@ -489,9 +489,11 @@ impl DenialClassifier {
             return None;
         }
         if attempt.errno == EXDEV {
+            let paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
             // A move must not give access that is withheld at one of its paths.
-            let mut paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
-            return paths.find_map(|named| self.hole(&named.path, u64::MAX));
+            let mut holes = paths.clone();
+            let hole = holes.find_map(|named| self.hole(&named.path, u64::MAX));
+            return hole.or_else(|| self.gain(&paths.collect::<Vec<_>>()));
         }
         let mut named = attempt.paths.iter();
         named.find_map(|named| self.withholding(named, self.wanted(deed, attempt, named)))
@@ -557,6 +559,23 @@ impl DenialClassifier {
         let is_granted =
             only.any(|(_, pattern, rights)| rights & wanted == wanted && covers(pattern, path));
         (!is_granted).then_some(rule.as_str())
+    }
+
+    /// The list of the only files, if a move from the first path to the second would give a file more rights than it has.
+    fn gain(&self, paths: &[&NamedFile]) -> Option<&str> {
+        let [from, to] = paths else {
+            return None;
+        };
+        let (rule, ..) = self.only.first()?;
+        let gained = self.granted(&to.path) & !self.granted(&from.path);
+        (gained != 0).then_some(rule.as_str())
+    }
+
+    /// The rights that lists of the only files grant at a path.
+    fn granted(&self, path: &str) -> u64 {
+        let only = self.only.iter();
+        let at_path = only.filter(|(_, pattern, _)| covers(pattern, path));
+        at_path.fold(0, |sum, (.., rights)| sum | rights)
     }
 
     /// A rule for whose sake the folder has fewer grants, because a withheld path lies below it.

@@ -145,6 +145,57 @@ fn a_denial_is_classified_by_call_error_and_path() {
     assert!(classify(&classifier, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
 }
 
+const LIST: &str = "    landlockRawRules:\n      only:\n\
+                        \x20     - {pattern: /read/**, permissions: [read]}\n\
+                        \x20     - {pattern: /own/**, permissions: [read, write]}\n\
+                        \x20     - {pattern: /bin/x, permissions: [read, exec]}\n";
+
+#[test]
+fn a_move_that_would_give_a_file_more_rights_is_denied_by_the_list() {
+    let classifier = classifier("Landlock", LIST, &ALL);
+    let moved = |from, to, errno| {
+        let paths = [named(from, PathKind::File), named(to, PathKind::Missing)];
+        classify(&classifier, Syscall::LINKAT, [0; 6], &paths, errno)
+    };
+    let by_list = Some("Landlock landlockRawRules.only".to_owned());
+    assert_eq!(moved("/read/file", "/own/link", 18), by_list);
+    // Another file system is no denial.
+    assert_eq!(moved("/own/file", "/own/sub/link", 18), None);
+    let open = [named("/read/file", PathKind::File)];
+    assert_eq!(
+        classify(&classifier, Syscall::OPENAT, [0; 6], &open, 18),
+        None
+    );
+}
+
+#[test]
+fn a_program_is_denied_by_the_list_that_lacks_its_loader() {
+    let classifier = classifier("Landlock", LIST, &ALL);
+    let paths = [
+        named("/bin/x", PathKind::File),
+        named("/lib/ld.so", PathKind::File),
+    ];
+    let attempt = |paths| Attempt {
+        call: Syscall::EXECVE,
+        args: [0; 6],
+        errno: EACCES,
+        paths,
+        port: None,
+        is_root: true,
+        lacked: Capabilities::default(),
+    };
+    let attempted = attempt(&paths);
+    let rule = classifier.classify(&attempted).map(|cause| cause.rule);
+    assert_eq!(rule, Some("landlockRawRules.only"));
+    let object = classifier.object(&attempted).unwrap();
+    assert_eq!(
+        (object.path.as_str(), object.access),
+        ("/lib/ld.so", "exec")
+    );
+    // The modes of the file deny it.
+    assert!(classifier.classify(&attempt(&paths[..1])).is_none());
+}
+
 #[test]
 fn side_effects_of_a_rule_are_classified_by_what_was_granted() {
     let hole = DeniedPath {
