@@ -63,11 +63,7 @@ impl Agent {
         if let Some(objects) = store.objects() {
             state.index.load(&objects);
         }
-        let keys: Vec<ObjectKey> = state
-            .index
-            .entries()
-            .map(|entry| entry.key.clone())
-            .collect();
+        let keys: Vec<ObjectKey> = state.index.keys().collect();
         for key in keys {
             if let Some(body) = store.body(&key) {
                 state.bodies.insert(key, body);
@@ -143,7 +139,7 @@ impl Agent {
     /// The profile of a container. If it has a mark without a profile, waits for what the API server says of the policy.
     fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<Entry>, Undecided> {
         let mut state = self.state();
-        let found = state.find(pod, container).map(Option::<&Entry>::cloned);
+        let found = state.find(pod, container);
         if !matches!(found, Err(Undecided::NoProfile(_))) {
             return found;
         }
@@ -153,7 +149,7 @@ impl Agent {
         state = self.state();
         let end = state.patience(&pod.namespace, Instant::now());
         loop {
-            let found = state.find(pod, container).map(Option::<&Entry>::cloned);
+            let found = state.find(pod, container);
             let left = end.saturating_duration_since(Instant::now());
             if !matches!(found, Err(Undecided::NoProfile(_))) {
                 return found;
@@ -235,7 +231,6 @@ impl Agent {
         let mut expected = state.expected.remove(&container.id);
         let adopted = state.records.get(&container.id).cloned();
         let found = state.find(pod, &container.name);
-        let found = found.map(|entry| entry.cloned());
         drop(state);
         let seen = Seen::of(pod, container);
         let entry = match found {
@@ -354,7 +349,10 @@ impl Agent {
         let entry = state.find(pod, &container.name);
         // Whose policy is not known or not here is decided when it starts.
         let entry = entry.ok().flatten().filter(|entry| !entry.is_modeled());
-        let both = entry.and_then(|entry| Some((entry.clone(), state.body(&entry.key)?.clone())));
+        let both = entry.and_then(|entry| {
+            let body = state.body(&entry.key)?.clone();
+            Some((entry, body))
+        });
         drop(state);
         let Some((entry, body)) = both.filter(|_| !is_known && container.pid != 0) else {
             return;

@@ -38,8 +38,8 @@ impl Agent {
         let waited = self.changed.wait_timeout_while(state, limit, |state| {
             let outdated = state.outdated();
             let is_refused = |key: &ObjectKey| {
-                let hash = state.index.get(key).map(|entry| &entry.hash);
-                state.refusals.get(key).map(|(refused, _)| refused) == hash
+                let hash = state.index.get(key).map(|entry| entry.hash);
+                state.refusals.get(key).map(|(refused, _)| refused) == hash.as_ref()
             };
             outdated.keys().all(is_refused)
         });
@@ -49,8 +49,8 @@ impl Agent {
     /// Returns true if the kernel has not taken the current version a moment ago.
     fn has_refused(&self, key: &ObjectKey) -> bool {
         let state = self.state();
-        let hash = state.index.get(key).map(|entry| &entry.hash);
-        state.refusals.get(key).map(|(refused, _)| refused) == hash
+        let hash = state.index.get(key).map(|entry| entry.hash);
+        state.refusals.get(key).map(|(refused, _)| refused) == hash.as_ref()
     }
 
     fn sweep(&self) {
@@ -68,7 +68,7 @@ impl Agent {
     /// Has the kernel take the current version of a policy in containers that were confined before.
     fn change(&self, key: &ObjectKey, containers: &[String]) {
         let state = self.state();
-        let entry = state.index.get(key).cloned();
+        let entry = state.index.get(key);
         let body = state.body(key).cloned();
         drop(state);
         let (Some(entry), Some(body)) = (entry, body) else {

@@ -40,7 +40,7 @@ impl State {
                 mut reasons,
                 notes,
                 is_late,
-            } = self.standing(id, entry);
+            } = self.standing(id, &entry);
             add(&mut state.reasons, notes);
             match (reasons.is_empty(), is_late) {
                 (true, false) => state.enforced += 1,

@@ -1,66 +1,24 @@
 //! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
 
+mod entry;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kinds::annotations::{
     FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, MODELING, OF_POLICY, TARGET,
 };
-use kinds::{Meta, ModelingRun, ObjectKey, OwnerReference, Scope, Target};
+use kinds::{Meta, ModelingRun, ObjectKey, OwnerReference, Scope};
 use nri::message::PodSandbox;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::workload::{Match, compare};
+use crate::workload::Match;
+use entry::{Entries, GROUP};
+
+pub(crate) use entry::Entry;
 
 /// Maximum number of marks of a pod that are asked for.
 const MARK_LIMIT: usize = 64;
-
-/// Group of the kinds of policies.
-const GROUP: &str = "crd.varmor.org";
-
-/// An ArmorProfile without its policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) key: ObjectKey,
-    /// `None` if it cannot be read: a policy of a namespace is for all pods of it then, one of the cluster for those
-    /// with its mark.
-    target: Option<Target>,
-    /// It is of a policy of the cluster.
-    pub(crate) is_of_cluster: bool,
-    /// Hash of the policy; empty if it cannot be read.
-    pub(crate) hash: String,
-    pub(crate) fail_mode: FailMode,
-    /// The containers are observed, and not confined.
-    pub(crate) modeling: Option<ModelingRun>,
-    /// Why no container can have the policy.
-    pub(crate) problem: Option<String>,
-    created: String,
-}
-
-impl Entry {
-    fn is_near(&self, pod: &PodSandbox) -> bool {
-        self.is_of_cluster || self.key.namespace == pod.namespace
-    }
-
-    fn compare(&self, pod: &PodSandbox) -> Match {
-        match &self.target {
-            _ if !self.is_near(pod) => Match::No,
-            Some(target) => compare(target, pod),
-            None if self.is_of_cluster => Match::No,
-            None => Match::Yes,
-        }
-    }
-
-    fn has_container(&self, name: &str) -> bool {
-        let target = self.target.as_ref();
-        target.is_none_or(|target| target.has_container(name))
-    }
-
-    /// The best is the least: a policy of the cluster, then one whose target is known, then the oldest.
-    fn rank(&self) -> impl Ord + '_ {
-        let (target, created) = (self.target.is_none(), &self.created);
-        (!self.is_of_cluster, target, created, &self.key)
-    }
-}
 
 /// An object lacks what the operator writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,9 +44,7 @@ pub(crate) enum Undecided {
 pub(crate) struct Index {
     /// Namespace of the installation, in which the profiles of the cluster's policies are. Only the operator writes there.
     installation: String,
-    entries: BTreeMap<ObjectKey, Entry>,
-    /// The objects as they came, for the disk.
-    objects: BTreeMap<ObjectKey, Value>,
+    entries: Entries,
     /// Objects from the disk that the API server has not given since the agent began.
     unconfirmed: BTreeSet<ObjectKey>,
     /// Highest resource version that was seen.
@@ -108,6 +64,16 @@ impl Index {
         }
     }
 
+    /// Namespace and name of an object.
+    pub(crate) fn key_of(object: &Value) -> ObjectKey {
+        // An object without them has no profile that a container could have: the empty name is nobody's.
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+        ObjectKey {
+            namespace: text("namespace").to_owned(),
+            name: text("name").to_owned(),
+        }
+    }
+
     /// Adds or replaces an object, of which only the metadata is read. True if anything changes.
     ///
     /// # Errors
@@ -116,11 +82,7 @@ impl Index {
     /// this installation, its containers are refused from now on: that its policy is unknown does not mean that there
     /// is none.
     pub(crate) fn apply(&mut self, object: &Value) -> Result<bool, Unusable> {
-        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-        let key = ObjectKey {
-            namespace: text("namespace").to_owned(),
-            name: text("name").to_owned(),
-        };
+        let key = Self::key_of(object);
         self.unconfirmed.remove(&key);
         let meta: Meta =
             serde_json::from_value(object["metadata"].clone()).map_err(|error| Unusable {
@@ -137,21 +99,30 @@ impl Index {
             // The agents of the other installation enforce it.
             return Ok(self.delete(&key));
         }
-        let (entry, problem) = self.entry(&key, &meta);
-        if problem.is_some() && (!is_ours || self.entries.contains_key(&key)) {
-            let problem = problem.unwrap_or_default();
-            return Err(Unusable { key, problem });
+        let entry = self.entry(&key, &meta);
+        let before = self.get(&key);
+        let is_known = before.is_some();
+        let is_same = before.as_ref() == Some(&entry);
+        let problem = entry.problem.clone();
+        if problem.is_none() || (is_ours && !is_known) {
+            let text = (!self.says_all(&entry)).then(|| kept(object).to_string());
+            self.entries.insert(entry, text, &self.installation);
         }
-        self.objects.insert(key.clone(), kept(object));
-        let before = self.entries.insert(key.clone(), entry.clone());
         match problem {
             Some(problem) => Err(Unusable { key, problem }),
-            None => Ok(before.as_ref() != Some(&entry)),
+            None => Ok(!is_same),
         }
     }
 
-    /// The entry of an object, and why no container can have it.
-    fn entry(&self, key: &ObjectKey, meta: &Meta) -> (Entry, Option<String>) {
+    /// The agent after this one has the same entry of the object that is made of it.
+    fn says_all(&self, entry: &Entry) -> bool {
+        let object = entry.object(&self.installation);
+        let meta = serde_json::from_value(object["metadata"].clone());
+        meta.is_ok_and(|meta| self.entry(&entry.key, &meta) == *entry)
+    }
+
+    /// The entry of an object.
+    fn entry(&self, key: &ObjectKey, meta: &Meta) -> Entry {
         let text = |name: &str| {
             let value = meta.annotations.get(name);
             value.ok_or_else(|| {
@@ -180,18 +151,20 @@ impl Index {
             let is_ours = owner.api_version.split('/').next() == Some(GROUP);
             owner.controller && is_ours && Scope::of_kind(&owner.kind) == Some(Scope::Cluster)
         };
-        let entry = Entry {
+        Entry {
             target: target.ok(),
             is_of_cluster: is_at_home && meta.owner_references.iter().any(owns),
             hash: hash.cloned().unwrap_or_default(),
             fail_mode: FailMode::of(meta.annotations.get(FAIL_MODE).map(String::as_str)),
             // One that cannot be read is no reason to let a container run unconfined.
             modeling: modeling.unwrap_or(None),
-            problem: problem.clone(),
+            problem,
+            // A policy without it counts as the oldest.
             created: meta.creation_timestamp.clone().unwrap_or_default(),
+            policy: policy_of(&meta.owner_references),
+            is_ours: meta.annotations.get(INSTALLATION) == Some(&self.installation),
             key: key.clone(),
-        };
-        (entry, problem)
+        }
     }
 
     /// Takes what the agent before has kept. It may be old until a list has confirmed it.
@@ -202,7 +175,7 @@ impl Index {
         }
         // The version of objects that may be old says nothing about what was seen since.
         self.version = 0;
-        self.unconfirmed = self.objects.keys().cloned().collect();
+        self.unconfirmed = self.entries.keys().collect();
         self.is_usable = true;
     }
 
@@ -216,41 +189,60 @@ impl Index {
     /// Removes an object; true if it was there.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> bool {
         self.unconfirmed.remove(key);
-        self.objects.remove(key);
-        self.entries.remove(key).is_some()
+        self.entries.remove(key)
     }
 
-    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Entry> {
-        self.entries.get(key)
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<Entry> {
+        self.entries.get(&key.namespace, &key.name)
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.entries.iter()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = ObjectKey> {
+        self.entries.keys()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entries that may be of a pod: those of its namespace, and those of policies of the cluster.
+    fn near<'e>(&'e self, pod: &'e PodSandbox) -> impl Iterator<Item = Entry> + use<'e> {
+        let is_elsewhere = self.installation != pod.namespace;
+        let of_cluster = self.entries.of_namespace(&self.installation);
+        let of_cluster = of_cluster.filter(move |entry| is_elsewhere && entry.is_of_cluster);
+        self.entries.of_namespace(&pod.namespace).chain(of_cluster)
+    }
+
+    /// The entries of a name that may be of a pod.
+    fn named(&self, pod: &PodSandbox, name: &str) -> impl Iterator<Item = Entry> {
+        let is_elsewhere = self.installation != pod.namespace;
+        let of_cluster = is_elsewhere.then(|| self.entries.get(&self.installation, name));
+        let both = [self.entries.get(&pod.namespace, name), of_cluster.flatten()];
+        let near = both.into_iter().flatten();
+        near.filter(|entry| entry.is_near(pod))
     }
 
     /// The runs of behaviour modelling, by profile.
     pub(crate) fn runs(&self) -> BTreeMap<ObjectKey, ModelingRun> {
         let runs = self.entries();
-        runs.filter_map(|entry| Some((entry.key.clone(), entry.modeling?)))
+        runs.filter_map(|entry| Some((entry.key, entry.modeling?)))
             .collect()
     }
 
     /// Kind and name of the policy of a profile, as its owner.
     pub(crate) fn policy_of(&self, key: &ObjectKey) -> Option<(String, String)> {
-        let object = self.objects.get(key)?;
-        let owners = object["metadata"]["ownerReferences"].as_array()?;
-        let mut policies = owners.iter().filter_map(|owner| {
-            let text = |name: &str| owner[name].as_str();
-            let is_ours = text("apiVersion")?.split('/').next() == Some(GROUP);
-            let kind = text("kind").filter(|kind| is_ours && Scope::of_kind(kind).is_some())?;
-            Some((kind.to_owned(), text("name")?.to_owned()))
-        });
-        policies.next()
+        self.get(key)?.policy
     }
 
-    /// The objects, to be applied again by an agent that starts without an API server.
-    pub(crate) fn objects(&self) -> Vec<Value> {
-        self.objects.values().cloned().collect()
+    /// The objects as they are now, to be applied again by an agent that starts without an API server.
+    pub(crate) fn objects(&self) -> Objects {
+        Objects {
+            entries: self.entries.clone(),
+            installation: self.installation.clone(),
+        }
     }
 
     /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a
@@ -264,7 +256,7 @@ impl Index {
         &self,
         pod: &PodSandbox,
         container: &str,
-    ) -> Result<Option<&Entry>, Undecided> {
+    ) -> Result<Option<Entry>, Undecided> {
         self.find_without(pod, container, |_| false)
     }
 
@@ -279,37 +271,39 @@ impl Index {
         pod: &PodSandbox,
         container: &str,
         is_gone: impl Fn(&str) -> bool,
-    ) -> Result<Option<&Entry>, Undecided> {
+    ) -> Result<Option<Entry>, Undecided> {
         let found = self
-            .entries()
+            .near(pod)
             .filter(|entry| entry.compare(pod) != Match::No && entry.has_container(container));
-        let all: Vec<&Entry> = found.collect();
+        let mut all: Vec<Entry> = found.collect();
         if all.is_empty() {
             return self.marked(pod, container, is_gone);
         }
         // A cut name that fits does not put a policy before those that are certain; its mark on the pod does.
         let marks = marks(pod, container);
         let is_certain =
-            |entry: &&Entry| entry.compare(pod) == Match::Yes || marks.contains(&&*entry.key.name);
-        let certain: Vec<&Entry> = all.iter().copied().filter(is_certain).collect();
-        let all = if certain.is_empty() { all } else { certain };
-        let is_of_cluster = all.iter().any(|entry| entry.is_of_cluster);
-        let level = || all.iter().filter(|one| one.is_of_cluster == is_of_cluster);
-        let sure = level().filter(|entry| entry.compare(pod) == Match::Yes);
+            |entry: &Entry| entry.compare(pod) == Match::Yes || marks.contains(&&*entry.key.name);
+        if all.iter().any(is_certain) {
+            all.retain(is_certain);
+        }
+        if all.iter().any(|entry| entry.is_of_cluster) {
+            all.retain(|entry| entry.is_of_cluster);
+        }
+        let sure = all.iter().filter(|entry| entry.compare(pod) == Match::Yes);
         if let Some(best) = sure.min_by_key(|entry| entry.rank()) {
-            return Ok(Some(*best));
+            return Ok(Some(best.clone()));
         }
-        let marked = level().filter(|entry| marks.contains(&&*entry.key.name));
+        let marked = all.iter();
+        let marked = marked.filter(|entry| marks.contains(&&*entry.key.name));
         if let Some(best) = marked.min_by_key(|entry| entry.rank()) {
-            return Ok(Some(*best));
+            return Ok(Some(best.clone()));
         }
-        let mut one = level();
-        match (one.next(), one.next()) {
-            (Some(first), Some(second)) => Err(Undecided::CutName {
+        match &*all {
+            [first, second, ..] => Err(Undecided::CutName {
                 first: first.key.clone(),
                 second: second.key.clone(),
             }),
-            (first, _) => Ok(first.copied()),
+            one => Ok(one.first().cloned()),
         }
     }
 
@@ -319,31 +313,24 @@ impl Index {
         pod: &PodSandbox,
         container: &str,
         is_gone: impl Fn(&str) -> bool,
-    ) -> Result<Option<&Entry>, Undecided> {
+    ) -> Result<Option<Entry>, Undecided> {
         let mut found = Vec::new();
         for mark in marks(pod, container) {
             let before = found.len();
-            let named = self
-                .entries()
-                .filter(|entry| entry.key.name == mark && entry.is_near(pod));
-            found.extend(named);
+            found.extend(self.named(pod, mark));
             if found.len() == before && !is_gone(mark) {
                 return Err(Undecided::NoProfile(mark.to_owned()));
             }
         }
-        let own = found
-            .into_iter()
-            .filter(|entry| entry.has_container(container));
-        Ok(own.min_by_key(|entry| entry.rank()))
+        found.retain(|entry| entry.has_container(container));
+        let best = found.iter().min_by_key(|entry| entry.rank());
+        Ok(best.cloned())
     }
 
     /// Marks of a pod, for any container, without a profile; at most [`MARK_LIMIT`]. Each of them is a question to the API
     /// server, and whoever creates pods writes marks. One that is not asked for is unknown, so the container is refused.
     pub(crate) fn unknown_marks(&self, pod: &PodSandbox) -> Vec<String> {
-        let is_known = |name: &str| {
-            let mut entries = self.entries();
-            entries.any(|entry| entry.key.name == name && entry.is_near(pod))
-        };
+        let is_known = |name: &str| self.named(pod, name).next().is_some();
         let marks = pod.annotations.iter().filter_map(|(key, value)| {
             key.strip_prefix(OF_POLICY)
                 .or_else(|| key.strip_prefix(MARK).map(|_| value.as_str()))
@@ -354,19 +341,40 @@ impl Index {
 
     /// Profiles of any container of a pod.
     pub(crate) fn of_pod(&self, pod: &PodSandbox) -> Vec<ObjectKey> {
-        let is_mark = |key: &str, value: &str, name: &str| {
-            (key.starts_with(MARK) && value == name) || key.strip_prefix(OF_POLICY) == Some(name)
-        };
-        let is_marked = |name: &str| {
-            let mut marks = pod.annotations.iter();
-            marks.any(|(key, value)| is_mark(key, value, name))
-        };
-        self.entries()
-            .filter(|entry| entry.problem.is_none() && entry.is_near(pod))
-            .filter(|entry| entry.compare(pod) != Match::No || is_marked(&entry.key.name))
-            .map(|entry| entry.key.clone())
+        self.near(pod)
+            .filter(|entry| entry.problem.is_none() && entry.may_be_of(pod))
+            .map(|entry| entry.key)
             .collect()
     }
+}
+
+/// The objects of an index at a time. Each is made when it is written.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    entries: Entries,
+    installation: String,
+}
+
+impl Objects {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Value> {
+        self.entries.objects(&self.installation)
+    }
+}
+
+impl Serialize for Objects {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+/// Kind and name of the policy among the owners of a profile.
+fn policy_of(owners: &[OwnerReference]) -> Option<(String, String)> {
+    let mut policies = owners.iter().filter(|owner| {
+        let is_ours = owner.api_version.split('/').next() == Some(GROUP);
+        is_ours && Scope::of_kind(&owner.kind).is_some()
+    });
+    let policy = policies.next()?;
+    Some((policy.kind.clone(), policy.name.clone()))
 }
 
 /// The profiles that a container is marked with. The mark of earlier builds counts if there is no other.

@@ -42,9 +42,7 @@ impl Agent {
         let Some(mut state) = self.try_state() else {
             return refusal();
         };
-        let found = state
-            .find(pod, &container.name)
-            .map(Option::<&Entry>::cloned);
+        let found = state.find(pod, &container.name);
         let opened = match found {
             Ok(None) => None,
             Ok(Some(entry)) if entry.fail_mode == FailMode::Open => Some(entry),

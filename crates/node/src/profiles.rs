@@ -9,6 +9,7 @@ use kinds::{ArmorProfile, ObjectKey};
 use serde_json::Value;
 
 use crate::agent::Agent;
+use crate::index::Index;
 use crate::queue::{Mark, Wanted};
 use crate::store::Body;
 use crate::{chain, report};
@@ -28,17 +29,25 @@ pub(crate) fn take(agent: &Agent, change: Change) {
     let mut problem = None;
     let mut state = agent.state();
     let before = state.index.version;
+    let mut missing = BTreeSet::new();
     match change {
-        Change::Applied(object) => match state.index.apply(&object) {
-            Ok(changed) => state.is_index_changed |= changed,
-            Err(error) => {
-                // It may have become one that refuses.
-                state.is_index_changed = true;
-                problem = Some(error.to_string());
+        Change::Applied(object) => {
+            let key = Index::key_of(&object);
+            let entry = state.index.get(&key);
+            match state.index.apply(&object) {
+                Ok(changed) => state.is_index_changed |= changed,
+                Err(error) => {
+                    // It may have become one that refuses.
+                    state.is_index_changed = true;
+                    problem = Some(error.to_string());
+                }
             }
-        },
+            missing = state.missing_after([entry, state.index.get(&key)]);
+        }
         Change::Deleted(key) => {
+            let entry = state.index.get(&key);
             state.is_index_changed |= state.forget(&key);
+            missing = state.missing_after([entry, None]);
             problem = agent.store.remove_body(&key).err().map(|e| chain(&e));
         }
         Change::Listed => {
@@ -49,6 +58,7 @@ pub(crate) fn take(agent: &Agent, change: Change) {
             state.is_index_changed = true;
             let known = |key: &ObjectKey| state.index.get(key).is_some();
             problem = agent.store.retain_bodies(known).err().map(|e| chain(&e));
+            missing = state.missing();
         }
         Change::Failed(error) => {
             state.counters.errors += 1;
@@ -56,10 +66,6 @@ pub(crate) fn take(agent: &Agent, change: Change) {
         }
     }
     state.is_changed |= state.is_index_changed || state.index.version != before;
-    let missing: BTreeSet<Wanted> = match state.is_index_changed {
-        true => state.missing(),
-        false => BTreeSet::new(),
-    };
     drop(state);
     agent.want(missing);
     agent.wake();

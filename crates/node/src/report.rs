@@ -145,7 +145,7 @@ impl Sample<'_> {
 
 #[rustfmt::skip]
 const METRICS: [Metric; 23] = [
-    ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
+    ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.len() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
     ("confined_total", "counter", "Containers that were confined before they started.", |s| s.state.counters.confined),

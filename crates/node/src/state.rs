@@ -368,7 +368,7 @@ impl State {
         &self,
         pod: &PodSandbox,
         container: &str,
-    ) -> Result<Option<&Entry>, Undecided> {
+    ) -> Result<Option<Entry>, Undecided> {
         let is_gone = |mark: &str| {
             let found = self.gone.get(&mark_of(pod, mark));
             found.is_some_and(|since| since.elapsed() < GONE)
@@ -377,7 +377,7 @@ impl State {
     }
 
     /// The profile of a container that exists. That it had none was found when it was created.
-    pub(crate) fn find_running(&self, seen: &Seen) -> Result<Option<&Entry>, Undecided> {
+    pub(crate) fn find_running(&self, seen: &Seen) -> Result<Option<Entry>, Undecided> {
         let is_gone = |mark: &str| self.gone.contains_key(&mark_of(&seen.pod, mark));
         self.index
             .find_without(&seen.pod, &seen.names.name, is_gone)
@@ -452,8 +452,24 @@ impl State {
 
     /// What is to be asked about running containers: profiles whose body is not here, and marks without a profile.
     pub(crate) fn missing(&self) -> BTreeSet<Wanted> {
+        self.missing_of(self.seen.values())
+    }
+
+    /// The same after a profile has changed, of which these are the entries before and after: of the containers that it is, or
+    /// was, about. A list of all profiles would take the time of profiles, squared, by containers otherwise.
+    pub(crate) fn missing_after(&self, entries: [Option<Entry>; 2]) -> BTreeSet<Wanted> {
+        // What could not be fetched is tried again at every change.
+        let has_failed = !self.failures.is_empty();
+        let about = |seen: &&Seen| {
+            let mut entries = entries.iter().flatten();
+            has_failed || entries.any(|entry| entry.may_be_of(&seen.pod))
+        };
+        self.missing_of(self.seen.values().filter(about))
+    }
+
+    fn missing_of<'s>(&self, containers: impl Iterator<Item = &'s Seen>) -> BTreeSet<Wanted> {
         let mut missing = BTreeSet::new();
-        for seen in self.seen.values() {
+        for seen in containers {
             match self.find_running(seen) {
                 Ok(Some(entry)) if entry.problem.is_none() && self.body(&entry.key).is_none() => {
                     missing.insert(Wanted::Profile(entry.key.clone()));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::follow::Position;
+use crate::index::Objects;
 
 /// File with what was observed of containers whose behaviour is modelled.
 const BEHAVIOR: &str = "behavior.json";
@@ -221,10 +222,10 @@ impl Store {
         self.read(&self.folder.join("profiles.json"))
     }
 
-    pub(crate) fn write_objects(&self, objects: &[Value]) -> Result<(), StoreError> {
+    pub(crate) fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
         self.write(
             &self.folder.join("profiles.json"),
-            &objects,
+            objects,
             Durability::Power,
         )
     }

@@ -12,6 +12,7 @@ use nri::{Answer, Event, Plugin};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::index::Index;
 use crate::index::tests::{pod, profile};
 use crate::profiles::take;
 use crate::queue::Wanted;
@@ -304,7 +305,9 @@ fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_li
     let folder = tempfile::tempdir().unwrap();
     {
         let agent = agent(folder.path());
-        agent.store.write_objects(&[web()]).unwrap();
+        let mut index = Index::new(agent.settings.installation.clone());
+        index.apply(&web()).unwrap();
+        agent.store.write_objects(&index.objects()).unwrap();
         agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
     }
     let agent = agent(folder.path());
@@ -361,7 +364,9 @@ fn files_that_a_loss_of_power_has_torn_keep_no_agent_down() {
     let folder = tempfile::tempdir().unwrap();
     {
         let agent = agent(folder.path());
-        agent.store.write_objects(&[web()]).unwrap();
+        let mut index = Index::new(agent.settings.installation.clone());
+        index.apply(&web()).unwrap();
+        agent.store.write_objects(&index.objects()).unwrap();
         agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
     }
     let (record, torn) = (folder.path().join("containers/c1.json"), "{\"hash");

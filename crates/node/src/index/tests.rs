@@ -32,9 +32,9 @@ fn index(objects: &[Value]) -> Index {
     index
 }
 
-fn name<'i>(index: &'i Index, pod: &PodSandbox) -> Option<&'i str> {
+fn name(index: &Index, pod: &PodSandbox) -> Option<String> {
     let found = index.find(pod, "app").unwrap();
-    found.map(|entry| entry.key.name.as_str())
+    found.map(|entry| entry.key.name)
 }
 
 #[test]
@@ -69,16 +69,21 @@ fn pods_of_a_workload_are_found_by_name_and_by_labels() {
         let index = index(&[by_name(kind)]);
         for pod in [&deployed, &set, &daemon, &bare] {
             let expected = (pod == own).then_some("p");
-            assert_eq!(name(&index, pod), expected, "{kind} {}", pod.name);
+            assert_eq!(
+                name(&index, pod).as_deref(),
+                expected,
+                "{kind} {}",
+                pod.name
+            );
         }
         let mut elsewhere = own.clone();
         elsewhere.namespace = "other".to_owned();
-        assert_eq!(name(&index, &elsewhere), None, "{kind}");
+        assert_eq!(name(&index, &elsewhere).as_deref(), None, "{kind}");
     }
     let selector = json!({"kind": "Deployment", "selector": {"matchLabels": {"app": "web"}}});
     let index = index(&[profile("p", selector, "VarmorPolicy", "1")]);
-    assert_eq!(name(&index, &deployed), Some("p"));
-    assert_eq!(name(&index, &bare), None);
+    assert_eq!(name(&index, &deployed).as_deref(), Some("p"));
+    assert_eq!(name(&index, &bare).as_deref(), None);
 }
 
 #[test]
@@ -106,14 +111,14 @@ fn a_policy_of_the_cluster_wins_then_an_older_one_and_then_a_mark() {
         other,
     ]);
     for (namespace, expected) in [("tollgate", "c"), ("demo", "b"), ("demo", "a")] {
-        assert_eq!(name(&all, &bare(Some("m"))), Some(expected));
+        assert_eq!(name(&all, &bare(Some("m"))).as_deref(), Some(expected));
         assert!(all.delete(&ObjectKey {
             namespace: namespace.to_owned(),
             name: expected.to_owned(),
         }));
     }
-    assert_eq!(name(&all, &bare(Some("m"))), Some("m"));
-    assert_eq!(name(&all, &bare(None)), None);
+    assert_eq!(name(&all, &bare(Some("m"))).as_deref(), Some("m"));
+    assert_eq!(name(&all, &bare(None)).as_deref(), None);
     assert_eq!(
         all.find(&bare(Some("n")), "app").unwrap_err(),
         Undecided::NoProfile("n".to_owned())
@@ -144,8 +149,11 @@ fn two_targets_that_meet_in_a_cut_name_are_told_apart_by_the_mark_or_refused() {
     pod.annotations.extend([mark("weak")]);
     all.find(&pod, "app").unwrap_err();
     pod.annotations.extend([mark("b")]);
-    assert_eq!(name(&all, &pod), Some("b"));
-    assert_eq!(name(&index(&[of("a", "a", "1")]), &pod), Some("a"));
+    assert_eq!(name(&all, &pod).as_deref(), Some("b"));
+    assert_eq!(
+        name(&index(&[of("a", "a", "1")]), &pod).as_deref(),
+        Some("a")
+    );
 }
 
 #[test]
@@ -166,8 +174,8 @@ fn marks_of_several_policies_are_ranked_and_all_have_to_be_known() {
             .insert(format!("{MARK}app"), "gone".to_owned());
         pod
     };
-    assert_eq!(name(&all, &marked(&["a", "b", "c"])), Some("c"));
-    assert_eq!(name(&all, &marked(&["a", "b"])), Some("b"));
+    assert_eq!(name(&all, &marked(&["a", "b", "c"])).as_deref(), Some("c"));
+    assert_eq!(name(&all, &marked(&["a", "b"])).as_deref(), Some("b"));
     assert_eq!(all.find(&marked(&["a"]), "side"), Ok(None));
     let expected = Err(Undecided::NoProfile("d".to_owned()));
     assert_eq!(all.find(&marked(&["a", "d"]), "app"), expected);
@@ -184,9 +192,9 @@ fn a_profile_of_another_installation_is_left_to_its_agents() {
     };
     let web = pod("web", &[]);
     let mut all = index(&[of("tollgate")]);
-    assert_eq!(name(&all, &web), Some("p"));
+    assert_eq!(name(&all, &web).as_deref(), Some("p"));
     assert_eq!(all.apply(&of("other")), Ok(true));
-    assert_eq!((name(&all, &web), all.objects().len()), (None, 0));
+    assert_eq!((name(&all, &web).as_deref(), all.len()), (None, 0));
     assert_eq!(all.apply(&of("other")), Ok(false));
 }
 
@@ -208,23 +216,23 @@ fn an_object_that_cannot_be_read_refuses_or_changes_nothing() {
             error.contains("demo/p") && error.contains(TARGET),
             "{error}"
         );
-        assert_eq!((all.version, name(&all, &web)), (9, Some("p")));
+        assert_eq!((all.version, name(&all, &web).as_deref()), (9, Some("p")));
     }
     let mut all = index(&[]);
     all.apply(&foreign).unwrap_err();
-    assert_eq!(name(&all, &web), None);
+    assert_eq!(name(&all, &web).as_deref(), None);
     all.apply(&ours).unwrap_err();
     let found = all.find(&pod("any", &[]), "app").unwrap().unwrap();
     assert!(found.problem.is_some());
     let mut other = pod("any", &[]);
     other.namespace = "other".to_owned();
-    assert_eq!(name(&all, &other), None);
+    assert_eq!(name(&all, &other).as_deref(), None);
     // Its target is known, and not its policy.
     ours["metadata"]["annotations"][TARGET] = json!(target.to_string());
     let mut all = index(&[]);
     all.apply(&ours).unwrap_err();
-    assert_eq!(name(&all, &web), Some("p"));
-    assert_eq!(name(&all, &pod("any", &[])), None);
+    assert_eq!(name(&all, &web).as_deref(), Some("p"));
+    assert_eq!(name(&all, &pod("any", &[])).as_deref(), None);
 }
 
 #[test]
@@ -237,7 +245,7 @@ fn a_profile_is_of_the_cluster_only_in_the_namespace_of_the_installation() {
     };
     let web = pod("web", &[]);
     let forged = index(&[of("evil", "VarmorClusterPolicy")]);
-    assert_eq!(name(&forged, &web), None);
+    assert_eq!(name(&forged, &web).as_deref(), None);
     let mut marked = web.clone();
     marked
         .annotations
@@ -247,10 +255,13 @@ fn a_profile_is_of_the_cluster_only_in_the_namespace_of_the_installation() {
         Undecided::NoProfile("p".to_owned())
     );
     let real = of("tollgate", "VarmorClusterPolicy");
-    assert_eq!(name(&index(std::slice::from_ref(&real)), &web), Some("p"));
+    assert_eq!(
+        name(&index(std::slice::from_ref(&real)), &web).as_deref(),
+        Some("p")
+    );
     let mut of_another_group = real;
     of_another_group["metadata"]["ownerReferences"][0]["apiVersion"] = json!("evil.io/v1");
-    assert_eq!(name(&index(&[of_another_group]), &web), None);
+    assert_eq!(name(&index(&[of_another_group]), &web).as_deref(), None);
 }
 
 /// Its agents may be gone, and nothing says whether they have confined the container.
@@ -270,4 +281,128 @@ fn the_mark_of_a_profile_of_another_installation_is_unknown() {
     let error = all.find(&web, "app").unwrap_err();
     assert_eq!(error, Undecided::NoProfile("varmor-demo-p".to_owned()));
     assert_eq!(all.unknown_marks(&web), ["varmor-demo-p"]);
+}
+
+/// Objects with each thing that an entry has, and with what it does not have.
+fn objects_of_all_forms() -> Vec<Value> {
+    let pod = json!({"kind": "Pod", "name": "web"});
+    let selected = json!({"kind": "Deployment", "selector": { "matchLabels": {"app": "web", "b": ""},
+        "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a", ""]}, {"key": "x", "operator": "Exists"}] },
+        "containers": ["app", "side"]});
+    let every = json!({"kind": "CronTab", "selector": {}});
+    let hash = "0123456789abcdef".repeat(4);
+    let mut all = Vec::new();
+    for (number, target) in [pod, selected, every].into_iter().enumerate() {
+        for (kind, hash) in [
+            ("VarmorPolicy", &*hash),
+            ("VarmorClusterPolicy", "ABC"),
+            ("Other", ""),
+        ] {
+            for created in ["2026-11-29T20:00:00Z", "2026-11-29T20:00:00+01:00", "", "x"] {
+                let mut object = profile("p", target.clone(), kind, created);
+                object["metadata"]["annotations"][HASH] = json!(hash);
+                object["metadata"]["name"] = json!(format!("p-{number}-{}", all.len()));
+                all.push(object);
+            }
+        }
+    }
+    let mut add = |change: fn(&mut Value)| {
+        let mut object = all[0].clone();
+        object["metadata"]["name"] = json!(format!("q-{}", all.len()));
+        change(&mut object["metadata"]);
+        all.push(object);
+    };
+    add(|meta| meta["annotations"][FAIL_MODE] = json!("open"));
+    add(|meta| meta["annotations"][FAIL_MODE] = json!("OPEN"));
+    add(|meta| meta["annotations"][MODELING] = json!("17/5"));
+    add(|meta| meta["annotations"][MODELING] = json!("18446744073709551615/5/over"));
+    add(|meta| meta["annotations"][INSTALLATION] = json!("tollgate"));
+    add(|meta| meta["namespace"] = json!("tollgate"));
+    add(|meta| {
+        meta["namespace"] = json!("tollgate");
+        meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
+    });
+    add(|meta| {
+        meta["namespace"] = json!("tollgate");
+        let mut second = meta["ownerReferences"][0].clone();
+        second["kind"] = json!("VarmorClusterPolicy");
+        let owners = meta["ownerReferences"].as_array_mut();
+        owners.expect("an array").push(second);
+    });
+    add(|meta| meta["ownerReferences"] = json!([]));
+    add(|meta| {
+        meta["name"] = json!("varmor-demo-web");
+        meta["ownerReferences"][0]["name"] = json!("web");
+    });
+    add(|meta| {
+        meta["name"] = json!("varmor-cluster-tollgate-web");
+        meta["namespace"] = json!("tollgate");
+        meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
+        meta["ownerReferences"][0]["name"] = json!("web");
+    });
+    // The name of a policy may have capitals, that of its profile has none.
+    add(|meta| {
+        meta["name"] = json!("varmor-demo-web2");
+        meta["ownerReferences"][0]["name"] = json!("Web2");
+    });
+    all
+}
+
+#[test]
+fn what_is_packed_is_what_came_also_for_the_next_agent() {
+    let objects = objects_of_all_forms();
+    let mut all = index(&objects);
+    // One of ours that cannot be read is known, too.
+    for (name, annotations) in [
+        ("r1", json!({ INSTALLATION: "tollgate" })),
+        (
+            "r2",
+            json!({ INSTALLATION: "tollgate", TARGET: "{", HASH: "x" }),
+        ),
+        (
+            "r3",
+            json!({ INSTALLATION: "tollgate", TARGET: "{\"kind\":\"Pod\"}", HASH: "x", MODELING: "?" }),
+        ),
+    ] {
+        let mut object = objects[0].clone();
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["annotations"] = annotations;
+        all.apply(&object).unwrap_err();
+    }
+    assert_eq!(all.len(), objects.len() + 3);
+    for object in &objects {
+        let meta: Meta = serde_json::from_value(object["metadata"].clone()).unwrap();
+        let key = ObjectKey {
+            namespace: meta.namespace.clone().unwrap(),
+            name: meta.name.clone(),
+        };
+        assert_eq!(all.get(&key), Some(all.entry(&key, &meta)), "{object}");
+    }
+    let text = serde_json::to_string(&all.objects()).unwrap();
+    let kept: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let mut next = Index::new("tollgate".to_owned());
+    next.load(&kept);
+    let (before, after): (Vec<Entry>, Vec<Entry>) =
+        (all.entries().collect(), next.entries().collect());
+    assert_eq!(before, after);
+    let sorted: Vec<ObjectKey> = all.keys().collect();
+    assert!(sorted.is_sorted() && sorted.len() == all.len());
+}
+
+#[test]
+fn entries_of_a_namespace_are_found_among_those_of_others() {
+    let target = json!({"kind": "Pod", "name": "web"});
+    let mut all = Index::new("tollgate".to_owned());
+    for namespace in ["a", "aa", "demo", "demo-2", "demo.", "e", "tollgate"] {
+        for name in ["x", "", "z"] {
+            let mut object = profile(name, target.clone(), "VarmorPolicy", "1");
+            object["metadata"]["namespace"] = json!(namespace);
+            all.apply(&object).unwrap();
+        }
+    }
+    let web = pod("web", &[]);
+    let near: Vec<ObjectKey> = all.near(&web).map(|entry| entry.key).collect();
+    assert_eq!(near.len(), 3);
+    assert!(near.iter().all(|key| key.namespace == "demo"), "{near:?}");
+    assert_eq!(all.of_pod(&web).len(), 3);
 }
