@@ -29,10 +29,60 @@ fn suffix(mut n: u64, letters: &str, length: usize) -> String {
     std::iter::repeat_with(next).take(length).collect()
 }
 
-/// What pods do all day that rules alert on: rule, priority, program, and an object whose parts differ from alert to alert.
+const LOWER: &str = "bcdfghjklmnpqrstvwxz2456789";
+const BOTH: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// What pods do all day that rules alert on: rule, priority and program.
+const HABITS: [[&str; 3]; 8] = [
+    [
+        "Contact K8S API Server From Container",
+        "Notice",
+        "kube-probe",
+    ],
+    ["Read sensitive file untrusted", "Warning", "backup"],
+    [
+        "Read environment variable from /proc files",
+        "Warning",
+        "node-exporter",
+    ],
+    ["Drop and execute new binary in container", "Critical", "sh"],
+    ["Clear Log Activities", "Warning", "logrotate"],
+    [
+        "Launch Package Management Process in Container",
+        "Error",
+        "apk",
+    ],
+    ["Write below binary dir", "Error", "updater"],
+    ["Unexpected UDP Traffic", "Notice", "resolver"],
+];
+
+/// The object of a habit, whose parts differ from alert to alert.
+fn object(habit: usize, pod: u64, random: u64) -> String {
+    let hex = format!("{:016x}{:016x}", mixed(random + 1), mixed(random + 2));
+    let client = format!("10.244.{pod}.{}:{}", random % 250, 30000 + random % 30000);
+    match habit {
+        0 => format!("{client}->10.96.0.1:443"),
+        1 => {
+            let uid = [
+                &hex[..8],
+                &hex[8..12],
+                &hex[12..16],
+                &hex[16..20],
+                &hex[20..32],
+            ]
+            .join("-");
+            format!("/var/lib/kubelet/pods/{uid}/volumes/secret/token")
+        }
+        2 => format!("/proc/{}/environ", 1 + random % 4_000_000),
+        3 => format!("/tmp/tmp.{}", suffix(random, BOTH, 10)),
+        4 => format!("/var/log/worker{}.log", random % 64),
+        5 => format!("/var/lib/docker/overlay2/{hex}/merged/lib/apk/db"),
+        6 => format!("/usr/bin/.update-{}-{}", random % 100_000, random % 977),
+        _ => format!("{client}->10.96.0.10:53"),
+    }
+}
+
 fn alert(n: u64) -> Value {
-    const LOWER: &str = "bcdfghjklmnpqrstvwxz2456789";
-    const BOTH: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let random = mixed(n);
     let pod = mixed(n / 7) % PODS;
     let deployment =
@@ -42,78 +92,11 @@ fn alert(n: u64) -> Value {
         suffix(pod / 4, LOWER, 10),
         suffix(pod + 99, LOWER, 5)
     );
-    let hex = format!("{:016x}{:016x}", mixed(random + 1), mixed(random + 2));
-    let uid = format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..32]
-    );
-    let (rule, priority, program, object) = match random % 8 {
-        0 => (
-            "Contact K8S API Server From Container",
-            "Notice",
-            "kube-probe",
-            format!(
-                "10.244.{}.{}:{}->10.96.0.1:443",
-                pod,
-                random % 250,
-                30000 + random % 30000
-            ),
-        ),
-        1 => (
-            "Read sensitive file untrusted",
-            "Warning",
-            "backup",
-            format!("/var/lib/kubelet/pods/{uid}/volumes/secret/token"),
-        ),
-        2 => (
-            "Read environment variable from /proc files",
-            "Warning",
-            "node-exporter",
-            format!("/proc/{}/environ", 1 + random % 4_000_000),
-        ),
-        3 => (
-            "Drop and execute new binary in container",
-            "Critical",
-            "sh",
-            format!("/tmp/tmp.{}", suffix(random, BOTH, 10)),
-        ),
-        4 => (
-            "Clear Log Activities",
-            "Warning",
-            "logrotate",
-            format!("/var/log/worker{}.log", random % 64),
-        ),
-        5 => (
-            "Launch Package Management Process in Container",
-            "Error",
-            "apk",
-            format!("/var/lib/docker/overlay2/{hex}/merged/lib/apk/db"),
-        ),
-        6 => (
-            "Write below binary dir",
-            "Error",
-            "updater",
-            format!("/usr/bin/.update-{}-{}", random % 100_000, random % 977),
-        ),
-        _ => (
-            "Unexpected UDP Traffic",
-            "Notice",
-            "resolver",
-            format!(
-                "10.244.{}.{}:{}->10.96.0.10:53",
-                pod,
-                random % 250,
-                30000 + random % 30000
-            ),
-        ),
-    };
+    let habit = usize::try_from(random % 8).expect("small");
+    let ([rule, priority, program], object) = (HABITS[habit], object(habit, pod, random));
     json!({"rule": rule, "priority": priority, "output": format!("{rule}: {object} by {program} in {name}"),
         "output_fields": {"proc.name": program, "fd.name": object, "proc.pid": random % 4_000_000, "k8s.pod.name": name,
-            "k8s.ns.name": "shop", "container.id": &hex[..12], "proc.cmdline": format!("{program} {object}")}})
+            "k8s.ns.name": "shop", "container.id": format!("{:012x}", random >> 16), "proc.cmdline": format!("{program} {object}")}})
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //!
 //! The process is this test's program, started again. `TOLLGATE_BIN` names a `tollgate` to start in its place.
 
-// Not every test uses everything.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "not every test uses everything")]
 
 pub(crate) mod connection;
 
