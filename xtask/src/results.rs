@@ -34,10 +34,6 @@ const OF_TESTS: [(&str, &[&str]); 16] = [
     ("2026-11-27-ebpf-parts", &["README.md", "samples.json"]),
     ("2026-11-27-watch-start", &["README.md", "samples.json"]),
     (
-        "2026-11-27-collector-scale",
-        &["README.md", "postgresql.jsonl", "sqlite.jsonl"],
-    ),
-    (
         "2026-11-27-parallel-cycles",
         &["README.md", "cycles.py", "samples.json"],
     ),
@@ -46,6 +42,16 @@ const OF_TESTS: [(&str, &[&str]); 16] = [
     (
         "2026-11-28-soak",
         &["README.md", "final.json", "samples.jsonl"],
+    ),
+    (
+        "2026-11-29-collector-scale",
+        &[
+            "README.md",
+            "idle.jsonl",
+            "load.jsonl",
+            "postgresql.jsonl",
+            "sqlite.jsonl",
+        ],
     ),
     (
         "2026-11-29-kubernetes-node",

@@ -169,7 +169,7 @@ pub(crate) async fn chunk(
     body: Body,
 ) -> Answer {
     let agent = auth::agent(&shared, &caller).await?.id;
-    let _turn = shared.turn().await?;
+    let _turn = shared.turn(&caller.headers).await?;
     let data = body::bytes(&caller.headers, body, MAX_PART).await?;
     let next = shared.blocking(move |store| store.add_chunk(agent, CaptureId(id), number, data));
     let next = next.await?.ok_or_else(|| Refusal::not_found("capture"))?;

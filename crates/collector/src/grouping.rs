@@ -51,7 +51,7 @@ fn pattern(object: &str) -> String {
     // The port of a client is chosen by the kernel.
     let object = match object.split_once("->") {
         Some((_client, server)) => format!("*->{server}"),
-        None => object
+        None => without_uuids(object)
             .split('/')
             .map(component)
             .collect::<Vec<_>>()
@@ -60,7 +60,37 @@ fn pattern(object: &str) -> String {
     clipped(&object)
 }
 
+/// Replaces each UUID by `*`: its short parts look like words. Control groups of pods have them with underscores.
+fn without_uuids(text: &str) -> String {
+    const LENGTH: usize = 36;
+    let is_uuid = |text: &str| {
+        text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => matches!(byte, b'-' | b'_'),
+            _ => byte.is_ascii_hexdigit(),
+        })
+    };
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let (shown, length) = match rest.get(..LENGTH) {
+            Some(beginning) if is_uuid(beginning) => ('*', LENGTH),
+            _ => (c, c.len_utf8()),
+        };
+        out.push(shown);
+        rest = &rest[length..];
+    }
+    out
+}
+
 fn component(text: &str) -> String {
+    // Names that mktemp(1) makes.
+    if let Some((before, name)) = text.split_once("tmp.")
+        && before.is_empty()
+        && name.len() >= 6
+        && name.chars().all(char::is_alphanumeric)
+    {
+        return "tmp.*".to_owned();
+    }
     let mut out = String::new();
     let mut word = String::new();
     for c in text.chars() {
@@ -136,6 +166,16 @@ mod tests {
             ("/etc/shadow", "/etc/shadow"),
             ("/proc/4711/mem", "/proc/*/mem"),
             ("/tmp/tmp.aXbQzRtY", "/tmp/tmp.*"),
+            ("/tmp/tmp.aaBBccDDee/x", "/tmp/tmp.*/x"),
+            ("/tmp/tmp.log", "/tmp/tmp.log"),
+            (
+                "/var/lib/kubelet/pods/0a1b2c3d-face-4bad-beef-0123456789ab/volumes",
+                "/var/lib/kubelet/pods/*/volumes",
+            ),
+            (
+                "/kubepods-pod0a1b2c3d_face_4bad_beef_0123456789ab.slice",
+                "/kubepods-pod*.slice",
+            ),
             ("/tmp/build-1234-5678/x.o", "/tmp/build-*/x.o"),
             ("/usr/lib/python3/os.py", "/usr/lib/python3/os.py"),
             (

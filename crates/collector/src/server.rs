@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use hyper::body::Incoming;
@@ -40,8 +40,16 @@ const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {
     last: Duration::from_secs(60),
 };
 
-/// Bodies that are read and stored at the same time: bounds memory, whatever the number of senders.
-const UPLOADS: usize = 16;
+/// Bodies that are read and stored at the same time: bounds memory, whatever the number of senders. The more batches wait for a
+/// commit, the more share one.
+const UPLOADS: usize = 32;
+
+/// Turns that a large body takes, so that 16 of them are in memory at most. A body is large that exceeds [`SMALL_BODY`], is
+/// compressed, or announces no length.
+const LARGE_TURNS: u32 = 2;
+
+/// Bytes of a body that takes one turn.
+const SMALL_BODY: u64 = 1 << 20;
 
 /// Captures that are downloaded at the same time: each is in memory until its reader has it. They have turns of their
 /// own, so that slow readers do not keep agents from sending.
@@ -159,10 +167,11 @@ impl Shared {
         })
     }
 
-    /// Waits for a turn to upload.
-    pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// Waits for a turn to upload a body with these headers.
+    pub(crate) async fn turn(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
         let crowded = "too many senders upload at the same time; send it again";
-        self.turn_of(&self.uploads, crowded).await
+        self.turns_of(&self.uploads, upload_turns(headers), crowded)
+            .await
     }
 
     /// Waits for a turn to download. It lasts as long as what is downloaded is in memory.
@@ -182,7 +191,16 @@ impl Shared {
         turns: &Arc<Semaphore>,
         crowded: &str,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
-        match tokio::time::timeout(TURN, Arc::clone(turns).acquire_owned()).await {
+        self.turns_of(turns, 1, crowded).await
+    }
+
+    async fn turns_of(
+        &self,
+        turns: &Arc<Semaphore>,
+        number: u32,
+        crowded: &str,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        match tokio::time::timeout(TURN, Arc::clone(turns).acquire_many_owned(number)).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => {
                 self.metrics.crowded.add(1);
@@ -197,7 +215,7 @@ impl Shared {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<String, Refusal> {
-        let _turn = self.turn().await?;
+        let _turn = self.turn(headers).await?;
         body::text(headers, body).await
     }
 }
@@ -279,6 +297,17 @@ impl Drop for Collector {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(GRACE);
         }
+    }
+}
+
+/// Returns the number of turns that a body with these headers takes.
+fn upload_turns(headers: &HeaderMap) -> u32 {
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let is_small = length.is_some_and(|length| length <= SMALL_BODY);
+    match is_small && !headers.contains_key(header::CONTENT_ENCODING) {
+        true => 1,
+        false => LARGE_TURNS,
     }
 }
 

@@ -1,21 +1,22 @@
-//! The page over a store with a million alerts, in SQLite and in PostgreSQL. Prints one JSON object a line; slow.
+//! The page over a store with a million alerts, in SQLite and in PostgreSQL, of a collector in a process of its own. Prints one JSON
+//! object a line; slow.
 //!
-//!     TOLLGATE_TEST_SLOW=1 cargo test --release -p collector --test scale -- --nocapture --test-threads 1
+//!     TOLLGATE_TEST_SLOW=1 TOLLGATE_COLLECTOR_RESULTS=FOLDER cargo test --release -p collector --test scale -- \
+//!         --nocapture --test-threads 1
 //!
 //! `TOLLGATE_SCALE_ALERTS` sets another number of alerts, a multiple of 2000.
 
-use std::sync::Arc;
+mod server;
+
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use collector::{Collector, Settings, add_user};
+use collector::add_user;
 use serde_json::json;
-use serve::Address;
-use store::{
-    AgentId, Batch, NewAgent, NewAlert, NewToken, PostgresStore, Record, Scope, Severity,
-    SqliteStore, Store,
-};
+use store::{AgentId, Batch, NewAlert, Record, Scope, Severity, Store};
 use ureq::Agent;
+
+use server::{Server, load_average, report};
 
 /// Number of alerts, if nothing else is asked for.
 const ALERTS: u64 = 1_000_000;
@@ -25,6 +26,8 @@ const DAYS: u64 = 30;
 const UPLOADS: u64 = 16;
 const ROUNDS: usize = 60;
 const PASSWORD: &str = "correct horse battery";
+/// Limit of the memory of the collector.
+const MEMORY_KIB: u64 = 100 << 10;
 
 /// What is asked: name, limit of the 95th percentile in milliseconds, and path.
 const PAGES: [(&str, u64, &str); 14] = [
@@ -105,22 +108,8 @@ fn alert(n: u64, end_ns: u64) -> NewAlert {
 }
 
 fn fill(store: &dyn Store) -> Duration {
-    let token = NewToken {
-        scope: Scope::Agents("web".to_owned()),
-        hash: [1; 32],
-        expires_ns: None,
-        actor: "test".to_owned(),
-    };
-    let token = store.create_token(token).expect("writable");
-    let enrol = |n: u64| {
-        let mut hash = [0; 32];
-        hash[..8].copy_from_slice(&(n + 7).to_le_bytes());
-        let host = format!("host-{n}");
-        store
-            .enrol(NewAgent { token, hash, host })
-            .expect("writable")
-    };
-    let agents: Vec<AgentId> = (0..AGENTS).map(enrol).collect();
+    let agents = server::enrol(store, usize::try_from(AGENTS).expect("small"));
+    let agents: Vec<AgentId> = agents.iter().map(|agent| agent.0).collect();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let end = u64::try_from(now.expect("a clock").as_nanos()).expect("before 2554");
     let began = Instant::now();
@@ -148,19 +137,11 @@ fn fill(store: &dyn Store) -> Duration {
     began.elapsed()
 }
 
-/// Memory of this process in KiB, which is server and client in one.
-fn rss_kib() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
-    let line = text.lines().find(|line| line.starts_with("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().nth(1));
-    number.expect("a number").parse().expect("a number")
-}
-
-/// Asks for each page many times, prints the times, and returns those that are too slow.
-fn measure(client: &Agent, base: &str, cookie: &str) -> Vec<String> {
+/// Asks for each page many times, reports the times, and returns those that are too slow.
+fn measure(file: &str, client: &Agent, (base, cookie): (&str, &str)) -> Vec<String> {
     let mut slow = Vec::new();
     for (name, limit_ms, path) in PAGES {
-        let mut times = Vec::new();
+        let (mut times, load) = (Vec::new(), load_average());
         for _ in 0..ROUNDS {
             let began = Instant::now();
             let answer = client
@@ -175,10 +156,9 @@ fn measure(client: &Agent, base: &str, cookie: &str) -> Vec<String> {
         }
         times.sort_unstable();
         let p95 = times[ROUNDS * 95 / 100];
-        println!(
-            "{}",
-            json!({"page": name, "path": path, "p50_us": times[ROUNDS / 2], "p95_us": p95, "all_us": times})
-        );
+        let result = json!({"page": name, "path": path, "limit_ms": limit_ms, "p50_us": times[ROUNDS / 2], "p95_us": p95,
+            "all_us": times, "load_average_before": load});
+        report(file, &result);
         if p95 > limit_ms * 1000 {
             slow.push(format!("{name}: {p95} us"));
         }
@@ -187,63 +167,62 @@ fn measure(client: &Agent, base: &str, cookie: &str) -> Vec<String> {
 }
 
 #[test]
+fn serves() {
+    server::serves();
+}
+
+#[test]
 fn pages_over_a_million_alerts_are_quick() {
     testing::need_slow!();
     let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    pages_are_quick("SQLite", store.into());
+    let path = folder.path().join("s.db");
+    pages_are_quick("sqlite", &format!("sqlite:{}", path.display()));
 }
 
 #[test]
 fn pages_over_a_million_alerts_in_postgresql_are_quick() {
     testing::need_slow!();
     let server = testing::postgres::Server::start();
-    let store = PostgresStore::open(&server.database()).expect("a new store");
-    pages_are_quick("PostgreSQL", store.into());
+    pages_are_quick("postgresql", &server.database());
+}
+
+/// Returns the cookie of a user who has logged in.
+fn log_in(client: &Agent, base: &str) -> String {
+    let login = client
+        .post(format!("{base}/login"))
+        .send_form([("name", "ann"), ("password", PASSWORD)]);
+    let login = login.expect("it answers");
+    let cookie = login.headers()["set-cookie"].to_str().expect("text");
+    cookie.split(';').next().expect("one").to_owned()
 }
 
 /// Fills a store and asks for the pages.
-fn pages_are_quick(database: &str, store: Arc<dyn Store>) {
+fn pages_are_quick(database: &str, url: &str) {
+    let file = format!("{database}.jsonl");
+    let store = server::open(url);
+    let load = load_average();
     let filled = fill(&*store);
     let rate = u128::from(alerts()) * 1000 / filled.as_millis().max(1);
     let bytes = store.statistics().expect("readable").bytes;
-    println!(
-        "{}",
-        json!({"database": database, "alerts": alerts(), "filled_ms": filled.as_millis(), "alerts_per_second": rate, "store_bytes": bytes})
-    );
-    let settings = Settings {
-        listen: Address::Tcp("127.0.0.1:0".to_owned()),
-        files: None,
-        max_age: None,
-        max_bytes: None,
-        propose: None,
-        oidc: None,
-        queue: None,
-    };
-    let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
+    let result = json!({"database": database, "alerts": alerts(), "filled_ms": filled.as_millis(), "alerts_per_second": rate,
+        "store_bytes": bytes, "optimised": !cfg!(debug_assertions), "load_average_before": load});
+    report(&file, &result);
     add_user(&*store, ("ann", PASSWORD), Scope::Viewer, "test").expect("it is added");
-    let base = format!("http://{}", collector.address().expect("a port"));
+    drop(store);
+    let server = Server::start(url);
+    let base = format!("http://{}", server.address);
     let client = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         .build()
         .new_agent();
-    let login = client
-        .post(format!("{base}/login"))
-        .send_form([("name", "ann"), ("password", PASSWORD)]);
-    let login = login.expect("it answers");
-    let cookie = login.headers()["set-cookie"]
-        .to_str()
-        .expect("text")
-        .split(';')
-        .next()
-        .expect("one")
-        .to_owned();
-    let before = rss_kib();
-    let slow = measure(&client, &base, &cookie);
-    println!(
-        "{}",
-        json!({"rss_kib_before_pages": before, "rss_kib_after_pages": rss_kib()})
-    );
+    let cookie = log_in(&client, &base);
+    let (before, _) = server.memory_kib();
+    let slow = measure(&file, &client, (&base, &cookie));
+    let (rss, peak) = server.memory_kib();
+    let result = json!({"server_rss_kib_before_pages": before, "server_rss_kib": rss, "server_rss_peak_kib": peak,
+        "server_cpu_seconds": server.cpu_seconds()});
+    report(&file, &result);
+    assert!(peak < MEMORY_KIB, "{peak} KiB");
     assert!(slow.is_empty(), "{slow:?}");
 }

@@ -221,6 +221,21 @@ impl AsyncWrite for Stream {
         each!(self, stream => Pin::new(stream).poll_write(context, buffer))
     }
 
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(context, buffers))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Tcp(stream) => stream.is_write_vectored(),
+        }
+    }
+
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self, stream => Pin::new(stream).poll_flush(context))
     }

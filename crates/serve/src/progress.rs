@@ -65,6 +65,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Progress<S> {
         this.limited(result, context)
     }
 
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write_vectored(context, buffers);
+        this.limited(result, context)
+    }
+
+    /// Without this, hyper copies each body into a buffer that the connection keeps as long as it is open.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.stream).poll_flush(context);

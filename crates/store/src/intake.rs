@@ -121,7 +121,8 @@ impl Sum {
     }
 }
 
-/// What a batch adds to the sums: a row for each instead of one for each alert.
+/// What batches add to the sums: a row for each instead of one for each alert. Those of all batches in a transaction are
+/// written together, because batches of different agents add to the same rows.
 #[derive(Default)]
 pub(crate) struct Sums {
     /// By host, hour and group.
@@ -133,6 +134,34 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
+    /// Entries of a transaction's sums from which on they are written before its end: bounds memory.
+    pub(crate) const MANY: usize = 50_000;
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.host_hours.is_empty()
+    }
+
+    pub(crate) fn is_large(&self) -> bool {
+        self.host_hours.len() >= Self::MANY
+    }
+
+    /// Adds the sums of another batch.
+    pub(crate) fn merge(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        for (key, sum) in other.host_hours {
+            add_to(&mut self.host_hours, key, sum);
+        }
+        for (key, count) in other.hours {
+            *self.hours.entry(key).or_default() += count;
+        }
+        for (key, count) in other.rules {
+            *self.rules.entry(key).or_default() += count;
+        }
+    }
+
     pub(crate) fn add(&mut self, alert: &NewAlert, group: i64, host: i64) {
         let (time, hour) = (alert.time_ns, alert.time_ns.div_euclid(HOUR_NS));
         let one = Sum {

@@ -19,8 +19,29 @@ const TRANSACTION: usize = 128;
 /// changes of others.
 const TRANSACTION_TIME: Duration = Duration::from_millis(100);
 
-/// One change. It runs within a transaction, or gets the reason why there is none.
-pub(crate) type Change<D> = Box<dyn FnOnce(Result<&mut D, StoreError>) -> Outcome + Send>;
+/// The same for a transaction of batches alone. Nobody looks at a page until they are committed, and the more share a
+/// transaction, the fewer rows of sums it changes.
+const BATCHES_TIME: Duration = Duration::from_millis(400);
+
+/// Runs within a transaction, or gets the reason why there is none.
+pub(crate) type Run<D> = Box<dyn FnOnce(Result<&mut D, StoreError>) -> Outcome + Send>;
+
+/// One change.
+pub(crate) struct Change<D> {
+    pub(crate) run: Run<D>,
+    pub(crate) kind: Kind,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A batch of records.
+    Batch,
+    /// Something else, for which a caller waits.
+    Other,
+    /// The same, and it reads or deletes sums of alerts: those of batches before it have to be written.
+    NeedsSums,
+}
 
 /// What becomes of a change.
 pub(crate) struct Outcome {
@@ -40,6 +61,9 @@ pub(crate) trait Transactions: Send + 'static {
     fn undo(&mut self) -> Result<(), StoreError>;
     /// Ends the change.
     fn keep(&mut self) -> Result<(), StoreError>;
+    /// Writes the sums of alerts that changes have left for the end of the transaction. They are not part of the change that
+    /// runs, so [`Transactions::undo`] does not undo them.
+    fn write_sums(&mut self) -> Result<(), StoreError>;
     /// Commits the transaction.
     fn commit(&mut self) -> Result<(), StoreError>;
     /// Ends a transaction that was not committed.
@@ -90,20 +114,22 @@ impl<D> Drop for Handle<D> {
 /// Runs `change` in the next transaction and returns its value after the commit.
 pub(crate) fn run<D, T: Send + 'static>(
     handle: &Handle<D>,
+    kind: Kind,
     change: impl FnOnce(&mut D) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (sender, receiver) = sync_channel(1);
-    handle.submit(Box::new(move |database| {
+    let run = Box::new(move |database: Result<&mut D, StoreError>| {
         let changed = database.and_then(change);
         let failed = changed.is_err();
         Outcome {
             failed,
-            done: Box::new(move |committed| {
+            done: Box::new(move |committed: Result<(), StoreError>| {
                 // The caller waits below.
                 let _ = sender.send(committed.and(changed));
             }),
         }
-    }))?;
+    });
+    handle.submit(Change { run, kind })?;
     receiver.recv().unwrap_or(Err(StoreError::Stopped))
 }
 
@@ -150,12 +176,13 @@ fn transaction<D: Transactions>(
     done: &mut Callbacks,
 ) -> Result<(), StoreError> {
     if let Err(error) = database.begin() {
-        let outcome = first(Err(error));
+        let outcome = (first.run)(Err(error));
         done.push((outcome.done, true));
         return Ok(());
     }
     let filled = fill(database, first, changes, done);
-    let committed = filled.and_then(|()| database.commit());
+    let summed = filled.and_then(|()| database.write_sums());
+    let committed = summed.and_then(|()| database.commit());
     if committed.is_err() {
         database.abandon();
     }
@@ -169,22 +196,29 @@ fn fill<D: Transactions>(
     changes: &Receiver<Change<D>>,
     done: &mut Callbacks,
 ) -> Result<(), StoreError> {
-    let began = Instant::now();
+    let (began, mut time) = (Instant::now(), BATCHES_TIME);
     let mut next = Some(first);
     while let Some(change) = next.take() {
-        if let Err(error) = database.save() {
-            let outcome = change(Err(error));
+        if change.kind != Kind::Batch {
+            time = TRANSACTION_TIME;
+        }
+        let summed = match change.kind {
+            Kind::NeedsSums => database.write_sums(),
+            Kind::Batch | Kind::Other => Ok(()),
+        };
+        if let Err(error) = summed.and_then(|()| database.save()) {
+            let outcome = (change.run)(Err(error));
             done.push((outcome.done, true));
             return Err(StoreError::Stopped);
         }
-        let outcome = change(Ok(&mut *database));
+        let outcome = (change.run)(Ok(&mut *database));
         done.push((outcome.done, outcome.failed));
         if outcome.failed {
             database.undo()?;
             database.cache().forget();
         }
         database.keep()?;
-        if done.len() < TRANSACTION && began.elapsed() < TRANSACTION_TIME {
+        if done.len() < TRANSACTION && began.elapsed() < time {
             next = changes.try_recv().ok();
         }
     }

@@ -1,8 +1,10 @@
 //! Storing batches.
 
-use super::connection::Connection;
+use postgres::Row;
+
+use super::connection::{Connection, Values};
+use super::text;
 use super::writer::State;
-use super::{sums, text};
 use crate::error::StoreError;
 use crate::intake::{self, Cache, GroupKey, HOUR_NS, Hole, LOSSES, Names, NewRecord, Sums};
 use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
@@ -40,6 +42,9 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
+/// Size up to which new entries of an index of words wait to be sorted in. Each search reads them, of each day.
+const PENDING_KB: u32 = 256;
+
 /// Columns of alerts that differ within a batch.
 #[derive(Default)]
 struct Columns {
@@ -55,7 +60,8 @@ struct Columns {
 /// Stores what was not stored before.
 pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Receipt, StoreError> {
     let (sender, received_ns) = (batch.sender, batch.received_ns);
-    let (before, host) = sender_state(state.connection()?, sender)?;
+    let row = state.first(SENDER, &[&sender.0])?;
+    let (before, host) = sender_of(row, sender)?;
     intake::check_order(&batch, before, hole)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let (mut sums, mut columns) = (Sums::default(), Columns::default());
@@ -86,10 +92,13 @@ pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Rece
             insert_loss(state.connection()?, sender, (&loss, &mut room))?;
         }
     }
-    let connection = state.connection()?;
-    insert(connection, (sender, received_ns), &columns)?;
-    sums::add(connection, &sums)?;
-    advance(connection, sender, &receipt, received_ns)?;
+    insert(
+        state.connection()?,
+        (sender, received_ns),
+        (&columns, &receipt),
+    )?;
+    // Last: what is undone must not leave its sums.
+    state.sums.merge(sums);
     Ok(receipt)
 }
 
@@ -105,36 +114,32 @@ fn clean(alert: NewAlert) -> NewAlert {
     }
 }
 
+/// The number up to which the records of a sender are stored, and its host.
+const SENDER: &str = "SELECT acknowledged, host FROM agents WHERE id = $1";
+
 /// Returns the number up to which the sender's records are stored, and its host.
 pub(super) fn sender_state(
     connection: &mut Connection,
     sender: AgentId,
 ) -> Result<(u64, String), StoreError> {
-    let find = "SELECT acknowledged, host FROM agents WHERE id = $1";
-    let row = connection.first(find, &[&sender.0])?;
+    sender_of(connection.first(SENDER, &[&sender.0])?, sender)
+}
+
+fn sender_of(row: Option<Row>, sender: AgentId) -> Result<(u64, String), StoreError> {
     let row = row.ok_or(StoreError::UnknownAgent { id: sender.0 })?;
     Ok((unsigned(row.try_get(0)?), row.try_get(1)?))
 }
 
-/// Numbers come from the sender: the sum stays at the largest number instead of failing.
-fn advance(
-    connection: &mut Connection,
-    sender: AgentId,
-    receipt: &Receipt,
-    received_ns: i64,
-) -> Result<(), StoreError> {
-    connection.execute(
-        "UPDATE agents SET acknowledged = $2, missing = missing + least($3, 9223372036854775807 - missing),
-             last_seen_ns = greatest(last_seen_ns, $4) WHERE id = $1",
-        &[
-            &sender.0,
-            &signed(receipt.acknowledged),
-            &signed(receipt.missing),
-            &received_ns,
-        ],
-    )?;
-    Ok(())
-}
+/// Stores what a sender has sent. Numbers come from the sender: the sum stays at the largest number instead of failing.
+const ADVANCE: &str = "UPDATE agents SET acknowledged = $2, missing = missing + least($3, 9223372036854775807 - missing),
+         last_seen_ns = greatest(last_seen_ns, $4) WHERE id = $1";
+
+const INSERT: &str = "INSERT INTO alerts (agent, received_ns, day, sequence, time_ns, group_id, host, body, words)
+         SELECT $1, $2, day, sequence, time_ns, group_id, host, body,
+             array_to_tsvector(string_to_array(words, ' '))
+         FROM UNNEST($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[],
+             $9::text[]) WITH ORDINALITY
+             AS n (day, sequence, time_ns, group_id, host, body, words, place) ORDER BY place";
 
 /// Makes the partition of a day, if it has none.
 fn make_partition(state: &mut State, day: i64) -> Result<(), StoreError> {
@@ -147,40 +152,36 @@ fn make_partition(state: &mut State, day: i64) -> Result<(), StoreError> {
          CREATE INDEX IF NOT EXISTS alerts_{day}_time ON alerts_{day} (time_ns, id);
          CREATE INDEX IF NOT EXISTS alerts_{day}_group ON alerts_{day} (group_id, time_ns, id);
          CREATE INDEX IF NOT EXISTS alerts_{day}_host ON alerts_{day} (host, time_ns, id);
-         CREATE INDEX IF NOT EXISTS alerts_{day}_words ON alerts_{day} USING gin (words)"
+         CREATE INDEX IF NOT EXISTS alerts_{day}_words ON alerts_{day} USING gin (words)
+             WITH (gin_pending_list_limit = {PENDING_KB})"
     ))?;
     state.days.insert(day);
     Ok(())
 }
 
+/// Stores the alerts of a batch, and how far its sender has come.
 fn insert(
     connection: &mut Connection,
     (sender, received_ns): (AgentId, i64),
-    columns: &Columns,
+    (columns, receipt): (&Columns, &Receipt),
 ) -> Result<(), StoreError> {
+    let (acknowledged, missing) = (signed(receipt.acknowledged), signed(receipt.missing));
+    let advance: Values<'_> = &[&sender.0, &acknowledged, &missing, &received_ns];
     if columns.days.is_empty() {
-        return Ok(());
+        return connection.execute_all(&[(ADVANCE, advance)]);
     }
-    connection.execute(
-        "INSERT INTO alerts (agent, received_ns, day, sequence, time_ns, group_id, host, body, words)
-         SELECT $1, $2, day, sequence, time_ns, group_id, host, body,
-             array_to_tsvector(string_to_array(words, ' '))
-         FROM UNNEST($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[],
-             $9::text[]) WITH ORDINALITY
-             AS n (day, sequence, time_ns, group_id, host, body, words, place) ORDER BY place",
-        &[
-            &sender.0,
-            &received_ns,
-            &columns.days,
-            &columns.sequences,
-            &columns.times,
-            &columns.groups,
-            &columns.hosts,
-            &columns.bodies,
-            &columns.words,
-        ],
-    )?;
-    Ok(())
+    let insert: Values<'_> = &[
+        &sender.0,
+        &received_ns,
+        &columns.days,
+        &columns.sequences,
+        &columns.times,
+        &columns.groups,
+        &columns.hosts,
+        &columns.bodies,
+        &columns.words,
+    ];
+    connection.execute_all(&[(INSERT, insert), (ADVANCE, advance)])
 }
 
 /// Stores a loss. `room` is the number of rows that the sender may still have, once it is known.

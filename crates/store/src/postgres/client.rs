@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use postgres::tls::{MakeTlsConnect, TlsConnect};
 use postgres::types::ToSql;
 use postgres::{Row, Socket, Statement};
@@ -82,6 +83,40 @@ impl Client {
     ) -> Result<Vec<Row>, StoreError> {
         let (runtime, client) = self.parts()?;
         Ok(runtime.block_on(client.query(statement, values))?)
+    }
+
+    /// Runs statements without values, and then one with values, which is sent at once: one round trip for both.
+    pub(super) fn query_after(
+        &mut self,
+        before: &str,
+        (statement, values): (&Statement, &[&(dyn ToSql + Sync)]),
+    ) -> Result<Vec<Row>, StoreError> {
+        let (runtime, client) = self.parts()?;
+        // The first poll of each sends it, in this order.
+        let both = join(
+            client.batch_execute(before),
+            client.query(statement, values),
+        );
+        let (done, rows) = runtime.block_on(both);
+        done?;
+        Ok(rows?)
+    }
+
+    /// Runs statements one after the other that are sent at once: one round trip for all. Fails with the first error; within a
+    /// transaction, those after it have failed, too.
+    pub(super) fn execute_all(
+        &mut self,
+        statements: &[(Statement, &[&(dyn ToSql + Sync)])],
+    ) -> Result<(), StoreError> {
+        let (runtime, client) = self.parts()?;
+        let sent = statements
+            .iter()
+            .map(|(statement, values)| client.execute(statement, values));
+        let answers = runtime.block_on(join_all(sent));
+        for answer in answers {
+            answer?;
+        }
+        Ok(())
     }
 
     /// Returns the number of rows that it changed.

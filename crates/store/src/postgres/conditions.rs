@@ -94,15 +94,15 @@ pub(super) fn words_query(text: &str) -> String {
 /// Alerts by which it is estimated how many have the words of a search.
 const SAMPLE: i64 = 4000;
 
-/// Returns the query for what is asked of the latest alerts that have these words, and whether many have them.
+/// Returns the query for these columns of the latest alerts that have the words.
 ///
 /// Words that many alerts have are found along the numbers, from the last one on; others by the index of words, whose
 /// alerts are sorted then. The planner cannot tell which: words of new alerts are not in its statistics.
 pub(super) fn with_words(
     connection: &mut Connection,
-    (column, searched): (&str, &str),
+    (columns, searched): (&str, &str),
     conditions: &mut Conditions,
-) -> Result<(String, bool), StoreError> {
+) -> Result<String, StoreError> {
     /// One of this number is many.
     const MANY: i64 = 20;
     let query = words_query(searched);
@@ -114,8 +114,7 @@ pub(super) fn with_words(
     // What is no plain column has no index.
     let order = if is_common { "id" } else { "id + 0" };
     let place = conditions.place(query);
-    let found = format!(
-        "SELECT {column} FROM alerts WHERE words @@ {place}::text::tsquery ORDER BY {order} DESC LIMIT {SEARCHED}"
-    );
-    Ok((found, is_common))
+    Ok(format!(
+        "SELECT {columns} FROM alerts WHERE words @@ {place}::text::tsquery ORDER BY {order} DESC LIMIT {SEARCHED}"
+    ))
 }

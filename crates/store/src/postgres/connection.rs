@@ -222,6 +222,29 @@ impl Connection {
         Ok(number.flatten().unwrap_or(0))
     }
 
+    /// Runs statements without values, and returns the first row of a query after them, in one round trip.
+    pub(super) fn first_after(
+        &mut self,
+        before: &str,
+        (sql, values): (&str, Values<'_>),
+    ) -> Result<Option<Row>, StoreError> {
+        let statement = self.prepared(sql)?;
+        let rows = self.client.query_after(before, (&statement, values))?;
+        Ok(rows.into_iter().next())
+    }
+
+    /// Runs statements one after the other in one round trip. Fails with the first error.
+    pub(super) fn execute_all(
+        &mut self,
+        statements: &[(&str, Values<'_>)],
+    ) -> Result<(), StoreError> {
+        let mut prepared = Vec::new();
+        for (sql, values) in statements {
+            prepared.push((self.prepared(sql)?, *values));
+        }
+        self.client.execute_all(&prepared)
+    }
+
     /// Returns the number of rows that it changed.
     pub(super) fn execute(&mut self, sql: &str, values: Values<'_>) -> Result<u64, StoreError> {
         let statement = self.prepared(sql)?;

@@ -27,7 +27,7 @@ pub(super) fn groups(
         conditions.add(shown, now_ns);
     }
     if let Some(searched) = &filter.text {
-        let (found, _) = with_words(connection, ("group_id", searched), &mut conditions)?;
+        let found = with_words(connection, ("group_id", searched), &mut conditions)?;
         let clause = format!("g.id IN (SELECT group_id FROM ({found}) AS found)");
         conditions.clauses.push(clause);
     }

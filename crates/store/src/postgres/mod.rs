@@ -31,7 +31,7 @@ use crate::model::{
     TokenId,
 };
 use crate::number::now_ns;
-use crate::writer::{self as queue, Handle, Outcome};
+use crate::writer::{self as queue, Change, Handle, Kind, Outcome};
 use crate::{OnCommitted, Store};
 
 use self::connection::{Readers, Target};
@@ -76,18 +76,32 @@ impl PostgresStore {
         &self,
         change: impl FnOnce(&mut State) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        queue::run(&self.writer, change)
+        queue::run(&self.writer, Kind::Other, change)
+    }
+
+    /// Does the same for a change that reads or deletes sums of alerts.
+    fn write_with_sums<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        queue::run(&self.writer, Kind::NeedsSums, change)
     }
 
     /// Submits a batch.
     fn submit(&self, batch: Batch, hole: Hole, done: OnCommitted) -> Result<(), StoreError> {
-        self.writer.try_submit(Box::new(move |state| {
+        let run = Box::new(move |state: Result<&mut State, StoreError>| {
             let appended = state.and_then(|state| append::append(state, batch, hole));
             Outcome {
                 failed: appended.is_err(),
-                done: Box::new(move |committed| done(committed.and(appended))),
+                done: Box::new(move |committed: Result<(), StoreError>| {
+                    done(committed.and(appended));
+                }),
             }
-        }))
+        });
+        self.writer.try_submit(Change {
+            run,
+            kind: Kind::Batch,
+        })
     }
 }
 

@@ -49,38 +49,76 @@ pub(super) fn alerts(
 ) -> Result<Vec<AlertRow>, StoreError> {
     let mut conditions = Conditions::default();
     of_group(filter, &mut conditions);
+    if let Some(searched) = &filter.text {
+        of_groups(HASHED, &mut conditions);
+        of_host(connection, filter, ("a.host", &mut conditions))?;
+        let columns = "id, time_ns, group_id, host, body";
+        let found = with_words(connection, (columns, searched), &mut conditions)?;
+        let with = format!("WITH found AS MATERIALIZED ({found})");
+        return page(
+            connection,
+            filter,
+            ([&*with, "found", "time_ns"], conditions),
+        );
+    }
     if let Some(from) = filter.from_ns {
-        conditions.add("a.time_ns >= ?", from);
         // No partition of an earlier day has such an alert.
         conditions.add("a.day >= ?", from.div_euclid(24 * HOUR_NS));
+    }
+    // The planner knows nothing of how groups and hosts are spread over the times. What is no plain column has no index.
+    let (groups, host, time) = match index(connection, filter)? {
+        Index::Time => (LISTED, "a.host + 0", "time_ns"),
+        Index::Group => (INDEXED, "a.host + 0", "time_ns + 0"),
+        Index::Host => (LISTED, "a.host", "time_ns"),
+    };
+    of_groups(groups, &mut conditions);
+    of_host(connection, filter, (host, &mut conditions))?;
+    page(connection, filter, (["", "alerts", time], conditions))
+}
+
+/// Each alert's group is looked up in a hash table of the accepted ones. `IS TRUE` keeps the planner from a join, which may
+/// compare each alert with each group. With partitions there is a hash table for each.
+const HASHED: &str = "(a.group_id IN (SELECT g.id FROM groups g WHERE ?)) IS TRUE";
+
+/// Each alert's group is looked up in a list of the accepted ones, which is read once. The longer the list, the sooner a page is
+/// complete. What is no plain column has no index.
+const LISTED: &str = "a.group_id + 0 = ANY (ARRAY(SELECT g.id FROM groups g WHERE ?))";
+
+/// Alerts are read along the index of groups, and sorted.
+const INDEXED: &str = "a.group_id = ANY (ARRAY(SELECT g.id FROM groups g WHERE ?))";
+
+/// Turns the conditions of groups into one of alerts: [`HASHED`], [`LISTED`] or [`INDEXED`].
+fn of_groups(how: &str, conditions: &mut Conditions) {
+    if !conditions.clauses.is_empty() {
+        conditions.clauses = vec![how.replace('?', &conditions.sql())];
+    }
+}
+
+/// Returns a page of alerts, the latest first, from a table with a name and its time, and a query that makes the table or nothing.
+///
+/// The page is complete before its groups and hosts are looked up, and no alert is looked up twice: by its number it would be
+/// sought in each day, and the planner prefers to read all days.
+fn page(
+    connection: &mut Connection,
+    filter: &Filter,
+    ([with, table, time], mut conditions): ([&str; 3], Conditions),
+) -> Result<Vec<AlertRow>, StoreError> {
+    if let Some(from) = filter.from_ns {
+        conditions.add("a.time_ns >= ?", from);
     }
     if let Some(to) = filter.to_ns {
         conditions.add("a.time_ns < ?", to);
     }
-    // The planner knows nothing of how groups and hosts are spread over the times. What is no plain column has no index.
-    let (group, host) = match index(connection, filter)? {
-        _ if filter.text.is_some() => ("a.group_id", "a.host"),
-        Index::Time => ("a.group_id + 0", "a.host + 0"),
-        Index::Group => ("a.group_id", "a.host + 0"),
-        Index::Host => ("a.group_id + 0", "a.host"),
-    };
-    of_host(connection, filter, (host, &mut conditions))?;
     if let Some(cursor) = filter.after {
         let after = conditions.after(["a.time_ns", "a.id"], cursor);
         conditions.clauses.push(after);
     }
-    let mut time = "a.time_ns";
-    if let Some(searched) = &filter.text {
-        let (found, is_common) = with_words(connection, ("id", searched), &mut conditions)?;
-        conditions.clauses.push(format!("a.id IN ({found})"));
-        if !is_common {
-            // Along the times nearly no alert would be one of them.
-            time = "a.time_ns + 0";
-        }
-    }
     let sql = format!(
-        "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = {group} JOIN hosts h ON h.id = a.host
-         WHERE {} ORDER BY {time} DESC, a.id DESC LIMIT {}",
+        "{with} SELECT {ROW}
+         FROM (SELECT a.id, a.time_ns, a.group_id, a.host, a.body FROM {table} a
+               WHERE {} ORDER BY a.{time} DESC, a.id DESC LIMIT {}) AS a
+         JOIN groups g ON g.id = a.group_id JOIN hosts h ON h.id = a.host
+         ORDER BY a.time_ns DESC, a.id DESC",
         conditions.sql(),
         limits::rows(filter)
     );

@@ -29,7 +29,7 @@ pub(super) fn prune(store: &PostgresStore, retention: Retention) -> Result<Prune
         }
     }
     if pruned != Pruned::default() {
-        store.write(finish)?;
+        store.write_with_sums(finish)?;
     }
     Ok(pruned)
 }
@@ -38,12 +38,12 @@ pub(super) fn prune(store: &PostgresStore, retention: Retention) -> Result<Prune
 fn drop_before(store: &PostgresStore, hour: i64, pruned: &mut Pruned) -> Result<(), StoreError> {
     for day in store.readers.with(days)? {
         if (day + 1) * HOURS_OF_A_DAY <= hour {
-            pruned.alerts += store.write(move |state| drop_day(state, day))?;
+            pruned.alerts += store.write_with_sums(move |state| drop_day(state, day))?;
         }
     }
     let end_ns = hour.saturating_mul(HOUR_NS);
     loop {
-        let deleted = store.write(move |state| {
+        let deleted = store.write_with_sums(move |state| {
             state.connection()?.execute(
                 "DELETE FROM alerts WHERE (id, day) IN
                      (SELECT id, day FROM alerts WHERE time_ns < $1 ORDER BY time_ns LIMIT $2)",
@@ -55,7 +55,7 @@ fn drop_before(store: &PostgresStore, hour: i64, pruned: &mut Pruned) -> Result<
             break;
         }
     }
-    pruned.losses += store.write(move |state| {
+    pruned.losses += store.write_with_sums(move |state| {
         let connection = state.connection()?;
         sums::drop_before(connection, hour)?;
         connection.execute("DELETE FROM losses WHERE time_ns < $1", &[&end_ns])

@@ -26,122 +26,147 @@ fn keys<K, V>(sums: &BTreeMap<K, V>, of: impl Fn(&K) -> i64) -> Column {
     sums.keys().map(of).collect()
 }
 
-/// Adds the sums of a batch.
+/// Statements with their values, which are sent at once.
+#[derive(Default)]
+struct Statements(Vec<(&'static str, Vec<Value>)>);
+
+type Value = Box<dyn ToSql + Sync>;
+
+impl Statements {
+    fn add<const N: usize>(&mut self, sql: &'static str, values: [Value; N]) {
+        self.0.push((sql, values.into()));
+    }
+
+    fn run(&self, connection: &mut Connection) -> Result<(), StoreError> {
+        let values = self.0.iter().map(|(_, values)| {
+            let values = values.iter().map(|value| &**value);
+            values.collect::<Vec<&(dyn ToSql + Sync)>>()
+        });
+        let values: Vec<_> = values.collect();
+        let sql = self.0.iter().map(|(sql, _)| *sql);
+        let statements: Vec<_> = sql.zip(values.iter().map(|it| &**it)).collect();
+        connection.execute_all(&statements)
+    }
+}
+
+/// Adds the sums of batches.
 pub(super) fn add(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+    let mut statements = Statements::default();
+    add_hours(&mut statements, sums);
+    add_groups(&mut statements, sums);
+    add_tops(&mut statements, sums);
+    statements.run(connection)
+}
+
+fn add_hours(statements: &mut Statements, sums: &Sums) {
     let of = &sums.host_hours;
     let [counts, firsts, lasts] = columns(of);
-    connection.execute(
+    statements.add(
         "INSERT INTO host_hours (host, hour, group_id, count, first_ns, last_ns)
          SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
              $6::bigint[])
          ON CONFLICT (host, hour, group_id) DO UPDATE SET count = host_hours.count + excluded.count,
              first_ns = least(host_hours.first_ns, excluded.first_ns),
              last_ns = greatest(host_hours.last_ns, excluded.last_ns)",
-        &[
-            &keys(of, |key| key.0),
-            &keys(of, |key| key.1),
-            &keys(of, |key| key.2),
-            &counts,
-            &firsts,
-            &lasts,
+        [
+            Box::new(keys(of, |key| key.0)),
+            Box::new(keys(of, |key| key.1)),
+            Box::new(keys(of, |key| key.2)),
+            Box::new(counts),
+            Box::new(firsts),
+            Box::new(lasts),
         ],
-    )?;
+    );
     let of = &sums.hours;
     let counts: Column = of.values().copied().collect();
-    connection.execute(
+    statements.add(
         "INSERT INTO hours (hour, severity, count)
          SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
          ON CONFLICT (hour, severity) DO UPDATE SET count = hours.count + excluded.count",
-        &[
-            &keys(of, |key| key.0),
-            &keys(of, |key| i64::from(key.1.number())),
-            &counts,
+        [
+            Box::new(keys(of, |key| key.0)),
+            Box::new(keys(of, |key| i64::from(key.1.number()))),
+            Box::new(counts),
         ],
-    )?;
-    add_groups(connection, sums)?;
-    add_tops(connection, sums)
+    );
 }
 
-fn add_groups(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+fn add_groups(statements: &mut Statements, sums: &Sums) {
     let of = &sums.group_hours();
     let [counts, firsts, lasts] = columns(of);
-    connection.execute(
+    statements.add(
         "INSERT INTO group_hours (hour, group_id, count, first_ns, last_ns)
          SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
          ON CONFLICT (hour, group_id) DO UPDATE SET count = group_hours.count + excluded.count,
              first_ns = least(group_hours.first_ns, excluded.first_ns),
              last_ns = greatest(group_hours.last_ns, excluded.last_ns)",
-        &[
-            &keys(of, |key| key.0),
-            &keys(of, |key| key.1),
-            &counts,
-            &firsts,
-            &lasts,
+        [
+            Box::new(keys(of, |key| key.0)),
+            Box::new(keys(of, |key| key.1)),
+            Box::new(counts),
+            Box::new(firsts),
+            Box::new(lasts),
         ],
-    )?;
+    );
     let of = &sums.group_hosts();
     let hours: Column = of
         .values()
         .map(|sum| sum.last_ns.div_euclid(HOUR_NS))
         .collect();
-    connection.execute(
+    statements.add(
         "INSERT INTO group_hosts (group_id, host, last_hour)
          SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[])
          ON CONFLICT (group_id, host) DO UPDATE SET last_hour = excluded.last_hour
              WHERE group_hosts.last_hour < excluded.last_hour",
-        &[&keys(of, |key| key.0), &keys(of, |key| key.1), &hours],
-    )?;
+        [
+            Box::new(keys(of, |key| key.0)),
+            Box::new(keys(of, |key| key.1)),
+            Box::new(hours),
+        ],
+    );
     let of = &sums.groups();
     let [counts, firsts, lasts] = columns(of);
-    connection.execute(
+    statements.add(
         "UPDATE groups SET count = groups.count + n.count,
              first_ns = CASE groups.count WHEN 0 THEN n.first_ns ELSE least(groups.first_ns, n.first_ns) END,
              last_ns = CASE groups.count WHEN 0 THEN n.last_ns ELSE greatest(groups.last_ns, n.last_ns) END
          FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS n (id, count, first_ns, last_ns)
          WHERE groups.id = n.id",
-        &[&keys(of, |key| *key), &counts, &firsts, &lasts],
-    )?;
-    Ok(())
+        [Box::new(keys(of, |key| *key)), Box::new(counts), Box::new(firsts), Box::new(lasts) as Value],
+    );
 }
 
-fn add_tops(connection: &mut Connection, sums: &Sums) -> Result<(), StoreError> {
+fn add_tops(statements: &mut Statements, sums: &Sums) {
     let of = &sums.hosts();
     let [counts, ..] = columns(of);
-    connection.execute(
+    statements.add(
         "UPDATE hosts SET count = hosts.count + n.count
          FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, count) WHERE hosts.id = n.id",
-        &[&keys(of, |key| *key), &counts],
-    )?;
+        [Box::new(keys(of, |key| *key)), Box::new(counts)],
+    );
     let of = &sums.rules();
-    let rules: Vec<&str> = of.keys().map(|key| key.2).collect();
+    let rules: Vec<String> = of.keys().map(|key| key.2.to_owned()).collect();
     let counts: Column = of.values().copied().collect();
-    let values: [&(dyn ToSql + Sync); 4] = [
-        &keys(of, |key| key.0),
-        &keys(of, |key| key.1),
-        &rules,
-        &counts,
-    ];
-    connection.execute(
+    statements.add(
         "INSERT INTO rule_sums (span, start, digest, rule, count)
          SELECT span, start, md5(rule), rule, count
          FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS n (span, start, rule, count)
          ON CONFLICT (span, start, digest) DO UPDATE SET count = rule_sums.count + excluded.count",
-        &values,
-    )?;
+        [Box::new(keys(of, |key| key.0)), Box::new(keys(of, |key| key.1)), Box::new(rules), Box::new(counts) as Value],
+    );
     let of = &sums.host_spans();
     let counts: Column = of.values().copied().collect();
-    connection.execute(
+    statements.add(
         "INSERT INTO host_sums (span, start, host, count)
          SELECT * FROM UNNEST($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[])
          ON CONFLICT (span, start, host) DO UPDATE SET count = host_sums.count + excluded.count",
-        &[
-            &keys(of, |key| key.0),
-            &keys(of, |key| key.1),
-            &keys(of, |key| key.2),
-            &counts,
+        [
+            Box::new(keys(of, |key| key.0)),
+            Box::new(keys(of, |key| key.1)),
+            Box::new(keys(of, |key| key.2)),
+            Box::new(counts),
         ],
-    )?;
-    Ok(())
+    );
 }
 
 /// Deletes the sums of hours before this one, whose alerts have gone, and corrects those that go on.

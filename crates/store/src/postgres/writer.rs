@@ -7,13 +7,19 @@
 
 use std::collections::BTreeSet;
 
-use super::connection::{Connection, Target};
+use postgres::Row;
+
+use super::connection::{Connection, Target, Values};
+use super::sums;
 use crate::error::StoreError;
-use crate::intake::Cache;
+use crate::intake::{Cache, Sums};
 use crate::writer::Transactions;
 
 /// Key of the advisory lock: "toll" in ASCII.
 pub(super) const LOCK: i64 = 0x746f_6c6c;
+
+/// Marks the beginning of a change.
+const MARK: &str = "SAVEPOINT change;";
 
 /// The connection that writes, and what it need not look up.
 pub(super) struct State {
@@ -21,6 +27,10 @@ pub(super) struct State {
     /// `None` once the server has ended it; the next transaction connects again.
     connection: Option<Connection>,
     cache: Cache,
+    /// Statements that go with the next ones: a round trip for each would cost more than what they do.
+    unsent: String,
+    /// Sums of the batches of this transaction that are not written yet.
+    pub(super) sums: Sums,
     /// Days that have a partition.
     pub(super) days: BTreeSet<i64>,
     /// Number of deletions that `cache` and `days` know of.
@@ -33,14 +43,43 @@ impl State {
             target,
             connection: Some(connection),
             cache: Cache::default(),
+            unsent: String::new(),
+            sums: Sums::default(),
             days: BTreeSet::new(),
             deletions: 0,
         }
     }
 
-    /// Returns the connection of this transaction.
+    /// Returns the connection of this transaction, after what waits to be sent.
     pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreError> {
-        self.connection.as_mut().ok_or(StoreError::Stopped)
+        let connection = self.connection.as_mut().ok_or(StoreError::Stopped)?;
+        if !self.unsent.is_empty() {
+            connection.batch(&std::mem::take(&mut self.unsent))?;
+        }
+        Ok(connection)
+    }
+
+    /// Returns the first row of a query, in one round trip with what waits to be sent.
+    pub(super) fn first(
+        &mut self,
+        sql: &str,
+        values: Values<'_>,
+    ) -> Result<Option<Row>, StoreError> {
+        let connection = self.connection.as_mut().ok_or(StoreError::Stopped)?;
+        let unsent = std::mem::take(&mut self.unsent);
+        match unsent.is_empty() {
+            true => connection.first(sql, values),
+            false => connection.first_after(&unsent, (sql, values)),
+        }
+    }
+
+    /// Takes the mark of a change back that has done nothing so far. Returns false if the mark was sent.
+    fn unmark(&mut self) -> bool {
+        let Some(before) = self.unsent.strip_suffix(MARK) else {
+            return false;
+        };
+        self.unsent.truncate(before.len());
+        true
     }
 
     fn run(&mut self, sql: &str) -> Result<(), StoreError> {
@@ -62,6 +101,8 @@ impl State {
 
 impl Transactions for State {
     fn begin(&mut self) -> Result<(), StoreError> {
+        self.sums = Sums::default();
+        self.unsent.clear();
         if self.connection.as_ref().is_none_or(Connection::is_closed) {
             self.forget();
             self.connection = None;
@@ -93,25 +134,47 @@ impl Transactions for State {
     }
 
     fn save(&mut self) -> Result<(), StoreError> {
-        self.run("SAVEPOINT change")
+        self.unsent.push_str(MARK);
+        Ok(())
     }
 
     fn undo(&mut self) -> Result<(), StoreError> {
         // A partition may have been made within the change.
         self.days.clear();
-        self.run("ROLLBACK TO change")
+        match self.unsent.ends_with(MARK) {
+            // It has done nothing.
+            true => Ok(()),
+            false => self.run("ROLLBACK TO change"),
+        }
     }
 
     fn keep(&mut self) -> Result<(), StoreError> {
-        self.run("RELEASE change")
+        if !self.unmark() {
+            self.unsent.push_str("RELEASE change;");
+        }
+        match self.sums.is_large() {
+            true => self.write_sums(),
+            false => Ok(()),
+        }
+    }
+
+    fn write_sums(&mut self) -> Result<(), StoreError> {
+        let sums = std::mem::take(&mut self.sums);
+        match sums.is_empty() {
+            true => Ok(()),
+            false => sums::add(self.connection()?, &sums),
+        }
     }
 
     fn commit(&mut self) -> Result<(), StoreError> {
-        self.run("COMMIT")
+        // Without an error before it: a transaction that has failed answers to COMMIT as if nothing had happened.
+        self.unsent.push_str("COMMIT");
+        self.connection().map(drop)
     }
 
     fn abandon(&mut self) {
         self.forget();
+        self.unsent.clear();
         // A connection that cannot even do this is of no use: whatever it has begun ends with it.
         if self.run("ROLLBACK").is_err() {
             self.connection = None;

@@ -2,7 +2,6 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::sums;
 use super::writer::State;
 use crate::error::StoreError;
 use crate::intake::{self, Cache, GroupKey, Hole, LOSSES, Names, Sums};
@@ -30,8 +29,9 @@ pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Rece
             insert_loss(state.connection(), sender, (&loss, &mut room))?;
         }
     }
-    sums::add(state.connection(), &sums)?;
     advance(state.connection(), sender, &receipt, received_ns)?;
+    // Last: what is undone must not leave its sums.
+    state.sums.merge(sums);
     Ok(receipt)
 }
 

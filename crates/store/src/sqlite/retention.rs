@@ -26,7 +26,7 @@ pub(super) fn prune(store: &SqliteStore, retention: Retention) -> Result<Pruned,
         }
     }
     if pruned != Pruned::default() {
-        store.write(|state| {
+        store.write_with_sums(|state| {
             // The thread remembers numbers of groups that are deleted now.
             state.cache().forget();
             finish(state.connection())
@@ -39,13 +39,14 @@ pub(super) fn prune(store: &SqliteStore, retention: Retention) -> Result<Pruned,
 fn drop_before(store: &SqliteStore, hour: i64, pruned: &mut Pruned) -> Result<(), StoreError> {
     let end_ns = hour.saturating_mul(HOUR_NS);
     loop {
-        let deleted = store.write(move |state| delete_alerts(state.connection(), end_ns))?;
+        let deleted =
+            store.write_with_sums(move |state| delete_alerts(state.connection(), end_ns))?;
         pruned.alerts += deleted;
         if deleted == 0 {
             break;
         }
     }
-    pruned.losses += store.write(move |state| {
+    pruned.losses += store.write_with_sums(move |state| {
         let connection = state.connection();
         sums::drop_before(connection, hour)?;
         let losses = connection.execute("DELETE FROM losses WHERE time_ns < ?1", [end_ns])?;

@@ -2,14 +2,17 @@
 
 use rusqlite::Connection;
 
+use super::sums;
 use crate::error::StoreError;
-use crate::intake::Cache;
+use crate::intake::{Cache, Sums};
 use crate::writer::Transactions;
 
 /// The connection that writes, and numbers of rows that it need not look up.
 pub(super) struct State {
     connection: Connection,
     cache: Cache,
+    /// Sums of the batches of this transaction that are not written yet.
+    pub(super) sums: Sums,
 }
 
 impl State {
@@ -17,6 +20,7 @@ impl State {
         Self {
             connection,
             cache: Cache::default(),
+            sums: Sums::default(),
         }
     }
 
@@ -31,6 +35,7 @@ impl State {
 
 impl Transactions for State {
     fn begin(&mut self) -> Result<(), StoreError> {
+        self.sums = Sums::default();
         self.run("BEGIN IMMEDIATE")
     }
 
@@ -43,7 +48,15 @@ impl Transactions for State {
     }
 
     fn keep(&mut self) -> Result<(), StoreError> {
-        self.run("RELEASE change")
+        self.run("RELEASE change")?;
+        match self.sums.is_large() {
+            true => self.write_sums(),
+            false => Ok(()),
+        }
+    }
+
+    fn write_sums(&mut self) -> Result<(), StoreError> {
+        sums::add(&self.connection, &std::mem::take(&mut self.sums))
     }
 
     fn commit(&mut self) -> Result<(), StoreError> {

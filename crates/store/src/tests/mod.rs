@@ -9,6 +9,7 @@ mod order;
 mod people;
 mod shared;
 mod sums;
+mod together;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

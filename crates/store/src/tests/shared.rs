@@ -270,6 +270,45 @@ fn roll_outs_of_a_database_without_selectors_are_for_all_agents_of_their_class()
 }
 
 #[test]
+fn days_of_an_older_database_get_the_limit_of_what_a_search_reads_unsorted() {
+    let fixture = in_database();
+    let Place::Database { url, .. } = &fixture.place else {
+        unreachable!("it is a database")
+    };
+    send(&fixture, Some(1), vec![alert(1, "r", "word")]);
+    let mut client = ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
+    client
+        .batch_execute(
+            "SET search_path TO tollgate; UPDATE store SET version = 6;
+             ALTER INDEX alerts_0_words RESET (gin_pending_list_limit)",
+        )
+        .expect("writable");
+    let store = PostgresStore::open(url).expect("it is brought up to date");
+    // The limit of a day that was made before is that of a new one.
+    let day = 24 * HOUR;
+    let batch = Batch {
+        sender: fixture.agent,
+        first: Some(2),
+        records: vec![Record::Alert(alert(day, "r", "word"), None)],
+        received_ns: day,
+    };
+    append(&store, batch).expect("it is stored");
+    let limits = client.query(
+        "SELECT c.relname, c.reloptions FROM pg_class c WHERE c.relname LIKE 'alerts%words' ORDER BY 1",
+        &[],
+    );
+    let limits: Vec<(String, Vec<String>)> = limits
+        .expect("readable")
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    let limit = vec!["gin_pending_list_limit=256".to_owned()];
+    let expected =
+        ["alerts_0_words", "alerts_1_words"].map(|name| (name.to_owned(), limit.clone()));
+    assert_eq!(limits, expected);
+}
+
+#[test]
 fn a_collector_that_knows_no_selectors_finds_no_roll_out_to_hand_to_a_whole_class() {
     let fixture = in_database();
     let Place::Database { url, .. } = &fixture.place else {
