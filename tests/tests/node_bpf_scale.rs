@@ -28,6 +28,7 @@ const HOSTS: &str = "/etc/hosts";
 
 #[test]
 fn a_thousand_containers_share_the_table_of_their_policy() {
+    e2e::need_slow!();
     in_machine(
         "a_thousand_containers_share_the_table_of_their_policy",
         "one-policy",
@@ -37,6 +38,7 @@ fn a_thousand_containers_share_the_table_of_their_policy() {
 
 #[test]
 fn a_thousand_containers_share_the_tables_of_twenty_policies() {
+    e2e::need_slow!();
     in_machine(
         "a_thousand_containers_share_the_tables_of_twenty_policies",
         "twenty-policies",
@@ -50,6 +52,7 @@ fn a_thousand_containers_share_the_tables_of_twenty_policies() {
 /// What the same containers need without a policy.
 #[test]
 fn a_thousand_containers_without_a_policy() {
+    e2e::need_slow!();
     in_machine(
         "a_thousand_containers_without_a_policy",
         "no-policy",
@@ -65,7 +68,6 @@ fn in_machine(test: &str, file: &str, part: impl Fn()) {
         println!("sample\tmachine\t0\tkernel\t{}", release.trim());
         return part();
     }
-    e2e::need_slow!();
     if let Some(missing) = Guest::missing() {
         e2e::skip!("has no machine to emulate", || Ok(missing.clone()));
     }
