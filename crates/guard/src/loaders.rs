@@ -49,7 +49,9 @@ fn interpreter(program: &Path) -> Result<Option<PathBuf>, Error> {
     if !program.metadata()?.is_file() {
         return Err(Error::from(ErrorKind::InvalidInput));
     }
-    let path = policy::executable::interpreter(&File::open(program)?)?;
+    let file = File::open(program)?;
+    let read = |offset, size| sys::file::read_up_to(&file, offset, size);
+    let path = policy::executable::interpreter(read)?;
     let path = path.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
     path.map(|path| Ok(resolved(&std::path::absolute(path)?)))
         .transpose()

@@ -1,7 +1,10 @@
 //! File calls that std lacks.
 
 use std::ffi::CStr;
+use std::fs::File;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use crate::error::Result;
 use crate::kernel::{number, own};
@@ -220,6 +223,29 @@ pub fn read_link<'buf>(
         )
     }?;
     Ok(&buf[..len])
+}
+
+/// Reads up to `size` bytes from an offset in bytes, fewer at the end of the file. There is nothing behind the largest offset.
+///
+/// # Errors
+/// As pread(2).
+pub fn read_up_to(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    let mut len = 0;
+    while len < size {
+        let at = offset.saturating_add(len as u64);
+        if i64::try_from(at.saturating_add(size as u64)).is_err() {
+            break;
+        }
+        match file.read_at(&mut bytes[len..], at) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 /// Changes the working directory.

@@ -322,7 +322,9 @@ fn interpreter(tid: Tid, path: &str, inspector: &ProcessInspector) -> Option<Vec
         let own = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
-        policy::executable::interpreter(&file.into()).ok()?
+        let file = file.into();
+        let read = |offset, size| sys::file::read_up_to(&file, offset, size);
+        policy::executable::interpreter(read).ok()?
     };
     let path = inspector.within_deadline(read)??;
     path.starts_with(b"/").then_some(path)

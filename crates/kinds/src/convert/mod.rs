@@ -291,3 +291,23 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod kind_tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_is_one_already_says_so() {
+        let said = |text: &str| {
+            convert("web.yaml", text, &Options::default())
+                .unwrap_err()
+                .problem
+        };
+        let problem = said("policy:\n  enforcer: Seccomp\n");
+        assert!(
+            problem.contains("already") && problem.contains("tollgate policy check"),
+            "{problem}"
+        );
+        assert!(said("other: 1\n").contains("is none of KubeArmorPolicy"));
+    }
+}

@@ -54,21 +54,6 @@ fn carried(text: &str, source: &str) -> (Carried, Vec<String>) {
     (rule.carried.clone(), rule.becomes.clone())
 }
 
-#[test]
-fn a_policy_that_is_one_already_says_so() {
-    let said = |text: &str| {
-        convert("web.yaml", text, &Options::default())
-            .unwrap_err()
-            .problem
-    };
-    let problem = said("policy:\n  enforcer: Seccomp\n");
-    assert!(
-        problem.contains("already") && problem.contains("tollgate policy check"),
-        "{problem}"
-    );
-    assert!(said("other: 1\n").contains("is none of KubeArmorPolicy"));
-}
-
 /// Section, rule, name of the source, and the restriction that it becomes as `policy` shows it.
 const CARRIED: [(&str, &str, &str, &str); 15] = [
     (

@@ -306,46 +306,53 @@ fn objects_of_all_forms() -> Vec<Value> {
             }
         }
     }
-    let mut add = |change: fn(&mut Value)| {
-        let mut object = all[0].clone();
-        object["metadata"]["name"] = json!(format!("q-{}", all.len()));
+    let first = all[0].clone();
+    all.extend(changed_forms().iter().enumerate().map(|(number, change)| {
+        let mut object = first.clone();
+        object["metadata"]["name"] = json!(format!("q-{number}"));
         change(&mut object["metadata"]);
-        all.push(object);
-    };
-    add(|meta| meta["annotations"][FAIL_MODE] = json!("open"));
-    add(|meta| meta["annotations"][FAIL_MODE] = json!("OPEN"));
-    add(|meta| meta["annotations"][MODELING] = json!("17/5"));
-    add(|meta| meta["annotations"][MODELING] = json!("18446744073709551615/5/over"));
-    add(|meta| meta["annotations"][INSTALLATION] = json!("tollgate"));
-    add(|meta| meta["namespace"] = json!("tollgate"));
-    add(|meta| {
-        meta["namespace"] = json!("tollgate");
-        meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
-    });
-    add(|meta| {
-        meta["namespace"] = json!("tollgate");
-        let mut second = meta["ownerReferences"][0].clone();
-        second["kind"] = json!("VarmorClusterPolicy");
-        let owners = meta["ownerReferences"].as_array_mut();
-        owners.expect("an array").push(second);
-    });
-    add(|meta| meta["ownerReferences"] = json!([]));
-    add(|meta| {
-        meta["name"] = json!("varmor-demo-web");
-        meta["ownerReferences"][0]["name"] = json!("web");
-    });
-    add(|meta| {
-        meta["name"] = json!("varmor-cluster-tollgate-web");
-        meta["namespace"] = json!("tollgate");
-        meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
-        meta["ownerReferences"][0]["name"] = json!("web");
-    });
-    // The name of a policy may have capitals, that of its profile has none.
-    add(|meta| {
-        meta["name"] = json!("varmor-demo-web2");
-        meta["ownerReferences"][0]["name"] = json!("Web2");
-    });
+        object
+    }));
     all
+}
+
+/// What metadata may have besides.
+fn changed_forms() -> [fn(&mut Value); 12] {
+    [
+        |meta| meta["annotations"][FAIL_MODE] = json!("open"),
+        |meta| meta["annotations"][FAIL_MODE] = json!("OPEN"),
+        |meta| meta["annotations"][MODELING] = json!("17/5"),
+        |meta| meta["annotations"][MODELING] = json!("18446744073709551615/5/over"),
+        |meta| meta["annotations"][INSTALLATION] = json!("tollgate"),
+        |meta| meta["namespace"] = json!("tollgate"),
+        |meta| {
+            meta["namespace"] = json!("tollgate");
+            meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
+        },
+        |meta| {
+            meta["namespace"] = json!("tollgate");
+            let mut second = meta["ownerReferences"][0].clone();
+            second["kind"] = json!("VarmorClusterPolicy");
+            let owners = meta["ownerReferences"].as_array_mut();
+            owners.expect("an array").push(second);
+        },
+        |meta| meta["ownerReferences"] = json!([]),
+        |meta| {
+            meta["name"] = json!("varmor-demo-web");
+            meta["ownerReferences"][0]["name"] = json!("web");
+        },
+        |meta| {
+            meta["name"] = json!("varmor-cluster-tollgate-web");
+            meta["namespace"] = json!("tollgate");
+            meta["ownerReferences"][0]["kind"] = json!("VarmorClusterPolicy");
+            meta["ownerReferences"][0]["name"] = json!("web");
+        },
+        // The name of a policy may have capitals, that of its profile has none.
+        |meta| {
+            meta["name"] = json!("varmor-demo-web2");
+            meta["ownerReferences"][0]["name"] = json!("Web2");
+        },
+    ]
 }
 
 #[test]
