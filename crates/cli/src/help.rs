@@ -163,6 +163,14 @@ fn without_hidden(command: &Command) -> Command {
                 .filter(|verb| !verb.is_hide_set())
                 .map(without_hidden),
         );
+    // Options may need one of a group.
+    let is_shown = |id: &clap::Id| {
+        let mut args = command.get_arguments();
+        args.any(|arg| arg.get_id() == id && !arg.is_hide_set())
+    };
+    let groups = command.get_groups();
+    let groups = groups.filter(|group| group.get_args().all(is_shown));
+    copy = copy.groups(groups);
     if let Some(about) = command.get_about() {
         copy = copy.about(about.clone());
     }

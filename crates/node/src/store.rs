@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -363,8 +363,10 @@ impl Store {
         value: &impl Serialize,
         durability: Durability,
     ) -> Result<(), StoreError> {
-        let text = serde_json::to_vec(value).expect("it is JSON");
-        write_file(path, &text, PRIVATE, durability)
+        // Not by a text in memory: that of many profiles takes megabytes.
+        write_with(path, PRIVATE, durability, |file| {
+            serde_json::to_writer(file, value).map_err(io::Error::from)
+        })
     }
 }
 
@@ -380,12 +382,22 @@ fn write_file(
     mode: u32,
     durability: Durability,
 ) -> Result<(), StoreError> {
+    write_with(path, mode, durability, |file| file.write_all(bytes))
+}
+
+fn write_with(
+    path: &Path,
+    mode: u32,
+    durability: Durability,
+    content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let write = || {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(mode);
-        let mut file = options.open(&new)?;
-        file.write_all(bytes)?;
+        let mut file = BufWriter::new(options.open(&new)?);
+        content(&mut file)?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
         if durability == Durability::Power {
             file.sync_all()?;
         }
