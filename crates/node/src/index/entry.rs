@@ -126,16 +126,19 @@ struct Kept<'k> {
     text: Option<String>,
 }
 
+/// Labels with their values, and key, test and values of further tests.
+type PackedSelector = (
+    BTreeMap<String, String>,
+    Vec<(String, Operator, Vec<String>)>,
+);
+
 /// What a target has, in a form that needs no names of fields.
 #[derive(Debug, Serialize, Deserialize)]
 struct PackedTarget {
     /// Its place in [`KINDS`].
     kind: Result<u8, String>,
     name: String,
-    selector: Option<(
-        BTreeMap<String, String>,
-        Vec<(String, Operator, Vec<String>)>,
-    )>,
+    selector: Option<PackedSelector>,
     containers: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
 //! Egress rules at the control groups of containers, for kernels without BPF LSM.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -32,14 +33,16 @@ impl Spare {
         Ok(())
     }
 
-    /// Returns programs, and loads the next ones after it.
-    fn take(self: &Arc<Self>) -> Result<LoadedEgress, BpfError> {
+    /// Returns programs. Who takes them calls [`Spare::fill_later`] when nobody waits any more.
+    fn take(&self) -> Result<LoadedEgress, BpfError> {
         let taken = self.lock().take();
-        let taken = taken.map_or_else(LoadedEgress::load, Ok)?;
+        taken.map_or_else(LoadedEgress::load, Ok)
+    }
+
+    /// Loads the next programs in a thread. Where it fails, who takes the next ones loads them, and is told why.
+    fn fill_later(self: &Arc<Self>) {
         let own = Arc::clone(self);
-        // Where it fails, who takes the next ones loads them, and is told why.
         thread::spawn(move || own.fill());
-        Ok(taken)
     }
 }
 
@@ -72,12 +75,21 @@ impl KernelEnforcer for ControlGroups {
     }
 
     fn confine(&self, owner: &str, policy: &Policy, pid: i32) -> Result<KernelContainer, String> {
+        let is_taken = Cell::new(false);
+        let take = || {
+            is_taken.set(true);
+            self.spare.take()
+        };
         let confine = || {
             let table = EgressTable::of(policy)?;
             let place = ContainerPlace::of(pid)?;
-            EgressPrograms::open()?.confine(owner, &table, &place, || self.spare.take())
+            EgressPrograms::open()?.confine(owner, &table, &place, take)
         };
-        let is_current = confine().map_err(|error: BpfError| chain(&error))?;
+        let confined = confine();
+        if is_taken.get() {
+            self.spare.fill_later();
+        }
+        let is_current = confined.map_err(|error: BpfError| chain(&error))?;
         Ok(KernelContainer {
             // Nothing is reported by it.
             number: 0,
