@@ -311,8 +311,7 @@ fn programs_that_lose_privileges_are_announced_once_each() {
         command.args(user).arg("--").arg(&program);
         command
             .args(["run", "--json", "--", "sh", "-c", &script])
-            // The home of root may be closed to the user.
-            .env("HOME", "/nonexistent")
+            .env("HOME", "/nonexistent") // That of root may be closed to the user.
             .stdin(Stdio::null());
         let finished = Limited::start(&mut command, LIMIT).finish(b"");
         assert_eq!(finished.code(), 0, "{finished:?}");
