@@ -10,7 +10,7 @@ use nri::message::PodSandbox;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
-use crate::index::tests::pod;
+use crate::index::tests::{pod, profile};
 use crate::profiles::take;
 use crate::tests::{agent, create, refusal, start};
 
@@ -95,4 +95,33 @@ fn the_mark_of_a_policy_on_which_another_installation_acts_keeps_its_pods_out() 
         std::thread::sleep(crate::state::PAUSE);
         refusal(create(&agent, &marked(pod, "varmor-demo-web")));
     }
+}
+
+#[test]
+fn a_mark_that_was_asked_for_in_vain_is_asked_for_again_at_the_next_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, server) = asking(folder.path());
+    server.remove(POLICY);
+    let web = marked("one", "varmor-demo-web");
+    assert_eq!(create(&agent, &web), Answer::Accept);
+    assert_eq!(start(&agent, &web, None), Answer::Accept);
+    let wait = |there: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !there() {
+            assert!(std::time::Instant::now() < end, "it does not come");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    agent.state().gone.clear();
+    server.fail(1);
+    take(&agent, Change::Listed);
+    wait(&|| agent.state().asked_in_vain);
+    // The change is about no container of the node.
+    let other = json!({"kind": "Pod", "name": "other"});
+    take(
+        &agent,
+        Change::Applied(profile("q", other, "VarmorPolicy", "2")),
+    );
+    wait(&|| !agent.state().gone.is_empty());
+    assert!(!agent.state().asked_in_vain);
 }

@@ -30,6 +30,7 @@ pub(crate) fn take(agent: &Agent, change: Change) {
     let mut state = agent.state();
     let before = state.index.version;
     let mut missing = BTreeSet::new();
+    let is_answer = !matches!(change, Change::Failed(_));
     match change {
         Change::Applied(object) => {
             let key = Index::key_of(&object);
@@ -64,6 +65,10 @@ pub(crate) fn take(agent: &Agent, change: Change) {
             state.counters.errors += 1;
             problem = Some(format!("cannot watch ArmorProfiles: {}", chain(&error)));
         }
+    }
+    if is_answer {
+        // What was asked in vain is among what is missing.
+        state.asked_in_vain = false;
     }
     state.is_changed |= state.is_index_changed || state.index.version != before;
     drop(state);
@@ -104,6 +109,7 @@ fn check(agent: &Agent, client: &Client, mark: Mark) {
         }
         Err(error) => {
             state.counters.errors += 1;
+            state.asked_in_vain = true;
             drop(state);
             let profile = &mark.profile;
             let text = format!("cannot find whether the policy of {profile} exists");

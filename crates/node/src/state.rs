@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) gave_up: BTreeMap<String, Instant>,
     /// Marks of pods whose policies do not exist, and when that was found.
     pub(crate) gone: BTreeMap<Mark, Instant>,
+    /// The API server has not said whether the policy of a mark exists.
+    pub(crate) asked_in_vain: bool,
     /// The container runtime has given its containers, and the connection stands.
     pub(crate) is_connected: bool,
     /// The report has to be written.
@@ -459,7 +461,7 @@ impl State {
     /// was, about. A list of all profiles would take the time of profiles, squared, by containers otherwise.
     pub(crate) fn missing_after(&self, entries: [Option<Entry>; 2]) -> BTreeSet<Wanted> {
         // What could not be fetched is tried again at every change.
-        let has_failed = !self.failures.is_empty();
+        let has_failed = self.asked_in_vain || !self.failures.is_empty();
         let about = |seen: &&Seen| {
             let mut entries = entries.iter().flatten();
             has_failed || entries.any(|entry| entry.may_be_of(&seen.pod))

@@ -210,7 +210,13 @@ impl Hash {
 
     fn text(self) -> String {
         match self {
-            Self::Bytes(bytes) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            Self::Bytes(bytes) => {
+                let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+                let digits = bytes
+                    .into_iter()
+                    .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+                digits.collect()
+            }
             Self::Text(text) => text,
         }
     }

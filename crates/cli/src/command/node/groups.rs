@@ -24,13 +24,13 @@ impl Spare {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads programs, if there are none. Who needs some meanwhile waits for these.
-    fn fill(&self) -> Result<(), BpfError> {
+    /// Loads programs, if there are none. Who needs some meanwhile waits for these. Where the kernel refuses them, who takes some
+    /// loads them, and is told why.
+    fn fill(&self) {
         let mut spare = self.lock();
         if spare.is_none() {
-            *spare = Some(LoadedEgress::load()?);
+            *spare = LoadedEgress::load().ok();
         }
-        Ok(())
     }
 
     /// Returns programs. Who takes them calls [`Spare::fill_later`] when nobody waits any more.
@@ -39,10 +39,11 @@ impl Spare {
         taken.map_or_else(LoadedEgress::load, Ok)
     }
 
-    /// Loads the next programs in a thread. Where it fails, who takes the next ones loads them, and is told why.
+    /// Loads the next programs in a thread. Where there can be none, who takes the next ones loads them.
     fn fill_later(self: &Arc<Self>) {
         let own = Arc::clone(self);
-        thread::spawn(move || own.fill());
+        let thread = thread::Builder::new().name("egress-programs".to_owned());
+        let _ = thread.spawn(move || own.fill());
     }
 }
 
@@ -70,7 +71,9 @@ impl KernelEnforcer for ControlGroups {
     }
 
     fn prepare(&self, policy: &Policy) -> Result<(), String> {
-        let prepared = EgressTable::of(policy).and_then(|_table| self.spare.fill());
+        let prepared = EgressTable::of(policy).map(drop);
+        // The policy is not known before this returns, and its containers wait for it.
+        self.spare.fill_later();
         prepared.map_err(|error| chain(&error))
     }
 
