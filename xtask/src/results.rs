@@ -68,6 +68,10 @@ const OF_TESTS: [(&str, &[&str]); 16] = [
         &["README.md", "changes.tsv", "one-policy.tsv"],
     ),
     (
+        "2026-11-29-node-memory",
+        &["README.md", "detect.tsv", "policies.tsv"],
+    ),
+    (
         "2026-11-29-operator-scale",
         &[
             "README.md",

@@ -121,7 +121,7 @@ pub(crate) const ACTIONS: &[Action] = &[
         script: "cp /bin/true /tmp/dropped && /tmp/dropped",
         expected: &["Execution from a temporary directory"],
         allowed: &[],
-        twin: "cp /bin/true /tmp/kept && echo true >/tmp/script && sh /tmp/script",
+        twin: "cp /bin/true /tmp/kept && cat /tmp/kept",
     },
     Action {
         name: "drop a program in /dev/shm and run it",
