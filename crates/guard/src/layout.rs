@@ -8,9 +8,8 @@ use agent::guard::WideFolders;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
-use crate::loaders;
 use crate::options::{Allowed, BoxOptions, Preset};
-use crate::places::{self, resolved};
+use crate::places::{self, absolute, resolved, text};
 use crate::tools::{self, GIT_HOSTS, Tool};
 
 /// The parts of a policy.
@@ -68,6 +67,7 @@ impl Layout {
         layout.add_preset(options.preset, &host, &tools)?;
         layout.add_options(options)?;
         layout.deny(options, &host)?;
+        layout.add_loaders(&options.allow_exec)?;
         layout.add_peers(options, &host, &tools)?;
         Ok(layout)
     }
@@ -120,11 +120,7 @@ impl Layout {
             }
         }
         for path in &options.allow_exec {
-            let path = absolute(path)?;
-            self.add_tree(&path, "rx")?;
-            for opened in loaders::with(&path)? {
-                self.add_tree(&opened, "rx")?;
-            }
+            self.add_tree(&absolute(path)?, "rx")?;
         }
         Ok(())
     }
@@ -221,7 +217,8 @@ impl Layout {
         Ok(())
     }
 
-    fn add(&mut self, path: String, letters: &str) {
+    /// Adds a file or pattern.
+    pub(super) fn add(&mut self, path: String, letters: &str) {
         self.files.entry(path).or_default().extend(letters.chars());
     }
 
@@ -245,12 +242,23 @@ impl Layout {
     /// Returns true if the box allows a kind of access to a path.
     pub(super) fn allows(&self, path: &Path, letter: char) -> bool {
         let is_denied = self.denied.iter().any(|denied| path.starts_with(denied));
+        !is_denied && self.grants(path, letter)
+    }
+
+    /// Returns true if the command may change a file, or replace it: it may write the file or its folder. Once all places are
+    /// known. Denials count for nothing here, because what is in doubt is taken for the command's.
+    pub(super) fn may_change(&self, path: &Path) -> bool {
+        let mut both = [Some(path), path.parent()].into_iter().flatten();
+        both.any(|path| self.grants(path, 'w'))
+    }
+
+    fn grants(&self, path: &Path, letter: char) -> bool {
         let covers = |pattern: &str| match pattern.strip_suffix("/**") {
             Some(folder) => folder.is_empty() || path.starts_with(folder),
             None => path == Path::new(pattern),
         };
         let mut files = self.files.iter();
-        !is_denied && files.any(|(pattern, letters)| letters.contains(&letter) && covers(pattern))
+        files.any(|(pattern, letters)| letters.contains(&letter) && covers(pattern))
     }
 
     fn denies(&self, what: Allowed) -> bool {
@@ -455,34 +463,6 @@ fn name_servers() -> Vec<String> {
             false => format!("{address}:53"),
         })
         .collect()
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    let path = match path.strip_prefix("~") {
-        Ok(rest) => std::env::var_os("HOME")
-            .map_or_else(|| path.to_owned(), |home| Path::new(&home).join(rest)),
-        Err(_) => path.to_owned(),
-    };
-    let whole = std::path::absolute(&path).map_err(|error| {
-        Failure::new(
-            Exit::BadInput,
-            format!("cannot use the path {}: {error}", path.display()),
-        )
-        .help("name a file or folder")
-    })?;
-    Ok(resolved(&whole))
-}
-
-/// The path as a policy can say it.
-fn text(path: &Path) -> Result<String, Failure> {
-    let text = path.to_str().filter(|text| !text.contains(['*', '\n']));
-    text.map(str::to_owned).ok_or_else(|| {
-        let message = format!(
-            "cannot name {} in a policy: it has `*`, a line end, or is no UTF-8",
-            path.display()
-        );
-        Failure::new(Exit::BadInput, message).help("name the folder above it")
-    })
 }
 
 fn quoted(text: &str) -> String {

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use agent::guard::WideFolders;
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 
 /// Credentials below a home directory.
 const CREDENTIALS: [&str; 38] = [
@@ -129,6 +131,39 @@ pub(super) fn resolved(path: &Path) -> PathBuf {
         }
     }
     path.to_owned()
+}
+
+/// The path that an option names, without `~`; links stay.
+pub(super) fn whole(path: &Path) -> Result<PathBuf, Failure> {
+    let path = match path.strip_prefix("~") {
+        Ok(rest) => std::env::var_os("HOME")
+            .map_or_else(|| path.to_owned(), |home| Path::new(&home).join(rest)),
+        Err(_) => path.to_owned(),
+    };
+    std::path::absolute(&path).map_err(|error| {
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot use the path {}: {error}", path.display()),
+        )
+        .help("name a file or folder")
+    })
+}
+
+/// The path that an option names, resolved.
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    Ok(resolved(&whole(path)?))
+}
+
+/// The path as a policy can say it.
+pub(super) fn text(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().filter(|text| !text.contains(['*', '\n']));
+    text.map(str::to_owned).ok_or_else(|| {
+        let message = format!(
+            "cannot name {} in a policy: it has `*`, a line end, or is no UTF-8",
+            path.display()
+        );
+        Failure::new(Exit::BadInput, message).help("name the folder above it")
+    })
 }
 
 /// The user's home directories: that of the environment, and that of the user database.
