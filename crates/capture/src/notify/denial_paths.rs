@@ -10,7 +10,7 @@ use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::denial_classifier::{
     Attempt, DenialCause, DenialClassifier, DeniedObject, NamedFile, PathKind,
 };
-use rustix::fs::{Access, FileType, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, StatxFlags};
 
 use super::argument_check;
 use crate::tripwire;
@@ -42,6 +42,8 @@ const NOT_FOLLOWED: [Syscall; 17] = [
     Syscall::READLINK,
     Syscall::READLINKAT,
 ];
+/// The error of moves between mounts (`EXDEV`), with which Landlock refuses moves to other folders, too.
+const BETWEEN_MOUNTS: Errno = Errno(18);
 /// Number of interpreters of interpreters that the kernel follows, and the loader of the last.
 const CHAIN: usize = 6;
 
@@ -78,6 +80,10 @@ pub(super) fn blame<'w>(
         port: port(decoded),
         is_root: inspector.is_root(call.tid),
         lacked,
+        is_one_mount: match errno {
+            BETWEEN_MOUNTS => is_one_mount(call, decoded, inspector),
+            _ => None,
+        },
     };
     let (cause, object) = (classifier.classify(&attempt)?, classifier.object(&attempt));
     let is_beyond = |object: &DeniedObject| is_unreachable(&object.path, inspector);
@@ -112,17 +118,11 @@ fn port(decoded: &Decoded<'_>) -> Option<u16> {
 /// Returns the files that a call names.
 fn named(call: &Call, decoded: &Decoded<'_>, inspector: &ProcessInspector) -> Vec<NamedFile> {
     let tid = call.tid;
-    let mut found = Vec::new();
-    let specs = call.kind.spec().params.iter();
-    for (spec, param) in specs.zip(decoded.params) {
-        let (ParamSource::Path { base, .. }, Param::Text(raw)) = (spec.source, param) else {
-            continue;
-        };
-        let base = base.map(|position| call.int(position));
-        let base = base.filter(|number| *number != AT_FDCWD);
-        let follows = !NOT_FOLLOWED.contains(&call.syscall.base());
-        found.push(place(tid, raw, base, follows, inspector));
-    }
+    let follows = !NOT_FOLLOWED.contains(&call.syscall.base());
+    let written = as_passed(call, decoded);
+    let mut found: Vec<NamedFile> = written
+        .map(|(raw, base)| place(tid, raw, base, follows, inspector))
+        .collect();
     let socket = decoded.descriptor.and_then(|descriptor| descriptor.socket);
     if let Some(path) = socket.and_then(|socket| socket.unix_path)
         && path.starts_with(b"/")
@@ -136,6 +136,64 @@ fn named(call: &Call, decoded: &Decoded<'_>, inspector: &ProcessInspector) -> Ve
         found.extend(opened);
     }
     found
+}
+
+/// Returns the paths that a call passes, each with the descriptor of the folder that it starts at.
+fn as_passed<'a>(
+    call: &'a Call,
+    decoded: &'a Decoded<'_>,
+) -> impl Iterator<Item = (&'a [u8], Option<i32>)> {
+    let specs = call.kind.spec().params.iter();
+    specs.zip(decoded.params).filter_map(|(spec, param)| {
+        let (ParamSource::Path { base, .. }, Param::Text(raw)) = (spec.source, param) else {
+            return None;
+        };
+        let base = base.map(|position| call.int(position));
+        Some((&**raw, base.filter(|number| *number != AT_FDCWD)))
+    })
+}
+
+/// Returns whether the two names of a move or link are on one mount, as the kernel compares them before it asks Landlock;
+/// `None` if that cannot be found out.
+fn is_one_mount(call: &Call, decoded: &Decoded<'_>, inspector: &ProcessInspector) -> Option<bool> {
+    let mounts = as_passed(call, decoded).map(|(raw, base)| {
+        let (raw, base) = match through_proc(raw, false, call.tid, inspector) {
+            Some(path) => (path, None),
+            None => without_self(raw, base, call.tid, inspector),
+        };
+        let folder = split(&raw).0;
+        mount(&argument_check::find(call.tid, folder, base, inspector).ok()?)
+    });
+    let [from, to] = mounts.collect::<Option<Vec<u64>>>()?.try_into().ok()?;
+    if from != to || !matches!(call.syscall.base(), Syscall::LINK | Syscall::LINKAT) {
+        return Some(from == to);
+    }
+    // A file can be a mount of its own. That of a symbolic link is unknown: `find` follows it, and linkat(2) may not.
+    let (raw, base) = as_passed(call, decoded).next()?;
+    let (raw, base) = match through_proc(raw, true, call.tid, inspector) {
+        Some(path) => (path, None),
+        None => without_self(raw, base, call.tid, inspector),
+    };
+    let file = argument_check::find(call.tid, &raw, base, inspector).ok()?;
+    (mount(&file)? == to).then_some(true)
+}
+
+/// The id of the mount that a file is on. File systems are not asked: one that hangs could not answer.
+fn mount(file: &OwnedFd) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let status = rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID).ok()?;
+    let has_mount = StatxFlags::from_bits_retain(status.stx_mask).contains(StatxFlags::MNT_ID);
+    has_mount.then_some(status.stx_mnt_id)
+}
+
+/// Splits a path into the folder and the name in it.
+fn split(raw: &[u8]) -> (&[u8], &[u8]) {
+    let trimmed = raw.strip_suffix(b"/").unwrap_or(raw);
+    match trimmed.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (b"/", &trimmed[1..]),
+        Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
+        None => (b".", trimmed),
+    }
 }
 
 /// Resolves a name. If that fails, returns the name as written.
@@ -162,13 +220,7 @@ fn place(
         Err(_) => PathKind::Unknown,
     };
     // The folder exists, or the call would have failed with another error.
-    let trimmed = raw.strip_suffix(b"/").unwrap_or(&raw);
-    let cut = trimmed.iter().rposition(|byte| *byte == b'/');
-    let (folder, name) = match cut {
-        Some(0) => (&b"/"[..], &trimmed[1..]),
-        Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
-        None => (&b"."[..], trimmed),
-    };
+    let (folder, name) = split(&raw);
     let folder = argument_check::find(tid, folder, base, inspector);
     let folder = folder.ok().and_then(|folder| described(&folder, inspector));
     match folder {
@@ -300,7 +352,8 @@ fn kind(found: &OwnedFd) -> PathKind {
     }
 }
 
-/// Returns what is executed with a program: the interpreters of scripts, and the loader.
+/// Returns what is executed with a program: the interpreters of scripts, and the loader. The kernel gets to none of them if
+/// modes or a mount (`noexec`) keep this user from executing the program.
 fn interpreters(tid: Tid, program: &str, inspector: &ProcessInspector) -> Vec<NamedFile> {
     let mut found: Vec<NamedFile> = Vec::new();
     while found.len() < CHAIN {
@@ -320,6 +373,7 @@ fn interpreter(tid: Tid, path: &str, inspector: &ProcessInspector) -> Option<Vec
     }
     let read = move || {
         let own = format!("/proc/self/fd/{}", found.as_raw_fd());
+        rustix::fs::access(&own, Access::EXEC_OK).ok()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(own, flags, Mode::empty()).ok()?;
         let file = file.into();

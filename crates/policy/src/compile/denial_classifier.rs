@@ -41,6 +41,8 @@ pub struct Attempt<'a> {
     pub is_root: bool,
     /// Capabilities that the caller would lack without the policy too.
     pub lacked: Capabilities,
+    /// For a move or link: whether both names are on one mount. `None` if that is unknown.
+    pub is_one_mount: Option<bool>,
 }
 
 /// A file that a call names.
@@ -171,6 +173,8 @@ const TRUNCATES: u64 = 0o1000;
 /// `O_TMPFILE` with the `O_DIRECTORY` in it.
 const NAMELESS: u64 = 0o20_200_000;
 const PATH_ONLY: u64 = 0o10_000_000;
+/// `RENAME_EXCHANGE` of renameat2(2).
+const EXCHANGES: u64 = 2;
 
 /// Calls that inspect another process.
 const LOOKS: [Syscall; 5] = [
@@ -489,11 +493,9 @@ impl DenialClassifier {
             return None;
         }
         if attempt.errno == EXDEV {
-            let paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
-            // A move must not give access that is withheld at one of its paths.
-            let mut holes = paths.clone();
-            let hole = holes.find_map(|named| self.hole(&named.path, u64::MAX));
-            return hole.or_else(|| self.gain(&paths.collect::<Vec<_>>()));
+            return self
+                .reparenting(attempt)
+                .filter(|_| deed == FileAction::Move);
         }
         let mut named = attempt.paths.iter();
         named.find_map(|named| self.withholding(named, self.wanted(deed, attempt, named)))
@@ -561,14 +563,45 @@ impl DenialClassifier {
         (!is_granted).then_some(rule.as_str())
     }
 
-    /// The list of the only files, if a move from the first path to the second would give a file more rights than it has.
-    fn gain(&self, paths: &[&NamedFile]) -> Option<&str> {
-        let [from, to] = paths else {
+    /// The rule that denied a move or link to another folder. Between mounts the kernel answers the same error before it asks
+    /// Landlock.
+    fn reparenting(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        if attempt.is_one_mount == Some(false) {
             return None;
+        }
+        // A move must not give access that is withheld at one of its paths.
+        let mut paths = attempt.paths.iter();
+        let hole = paths.find_map(|named| self.hole(&named.path, u64::MAX));
+        let list = || {
+            // No option for files would help against another mount.
+            let is_by_list = attempt.is_one_mount == Some(true) && self.gains(attempt);
+            let (rule, ..) = self.only.first().filter(|_| is_by_list)?;
+            Some(rule.as_str())
         };
-        let (rule, ..) = self.only.first()?;
-        let gained = self.granted(&to.path) & !self.granted(&from.path);
-        (gained != 0).then_some(rule.as_str())
+        hole.or_else(list)
+    }
+
+    /// Returns true if a move or link would give a file more rights than it has.
+    fn gains(&self, attempt: &Attempt<'_>) -> bool {
+        let [from, to] = attempt.paths else {
+            return false;
+        };
+        let exchanges =
+            attempt.call.base() == Syscall::RENAMEAT2 && attempt.args[4] & EXCHANGES != 0;
+        // Another name in the same folder changes no right.
+        parent(&from.path) != parent(&to.path)
+            && (self.gains_at(from, &to.path) || exchanges && self.gains_at(to, &from.path))
+    }
+
+    /// Returns true if a file would have more rights at another path.
+    fn gains_at(&self, file: &NamedFile, path: &str) -> bool {
+        let counted = match file.is {
+            // Rights on what is in a folder are nothing to a file.
+            PathKind::File => ON_ITSELF & !LISTING,
+            PathKind::Folder | PathKind::Missing | PathKind::Unknown => u64::MAX,
+        };
+        // What is granted to a file that has the new name now goes with that file: the folder decides.
+        self.granted(parent(path)) & !self.granted(&file.path) & counted != 0
     }
 
     /// The rights that lists of the only files grant at a path.

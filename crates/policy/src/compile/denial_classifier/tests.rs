@@ -51,6 +51,7 @@ fn classify(
         port: None,
         is_root: true,
         lacked: Capabilities::default(),
+        is_one_mount: Some(true),
     };
     let blame = classifier.classify(&attempt)?;
     Some(format!("{} {}", blame.enforcer, blame.rule))
@@ -143,6 +144,19 @@ fn a_denial_is_classified_by_call_error_and_path() {
     ];
     assert!(classify(&classifier, Syscall::RENAME, [0; 6], &both, 18).is_some());
     assert!(classify(&classifier, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
+    let mut between = Attempt {
+        call: Syscall::RENAME,
+        args: [0; 6],
+        errno: EXDEV,
+        paths: &both,
+        port: None,
+        is_root: true,
+        lacked: Capabilities::default(),
+        is_one_mount: Some(false),
+    };
+    assert!(classifier.classify(&between).is_none());
+    between.is_one_mount = None;
+    assert!(classifier.classify(&between).is_some());
 }
 
 const LIST: &str = "    landlockRawRules:\n      only:\n\
@@ -153,14 +167,38 @@ const LIST: &str = "    landlockRawRules:\n      only:\n\
 #[test]
 fn a_move_that_would_give_a_file_more_rights_is_denied_by_the_list() {
     let classifier = classifier("Landlock", LIST, &ALL);
-    let moved = |from, to, errno| {
-        let paths = [named(from, PathKind::File), named(to, PathKind::Missing)];
-        classify(&classifier, Syscall::LINKAT, [0; 6], &paths, errno)
+    let attempt = |call, flags, paths: &[NamedFile], is_one_mount| {
+        let attempt = Attempt {
+            call,
+            args: [0, 0, 0, 0, flags, 0],
+            errno: EXDEV,
+            paths,
+            port: None,
+            is_root: true,
+            lacked: Capabilities::default(),
+            is_one_mount,
+        };
+        classifier.classify(&attempt).map(|cause| cause.rule)
     };
-    let by_list = Some("Landlock landlockRawRules.only".to_owned());
-    assert_eq!(moved("/read/file", "/own/link", 18), by_list);
-    // Another file system is no denial.
-    assert_eq!(moved("/own/file", "/own/sub/link", 18), None);
+    let moved = |from, to, is_one_mount| {
+        let paths = [named(from, PathKind::File), named(to, PathKind::Missing)];
+        attempt(Syscall::LINKAT, 0, &paths, is_one_mount)
+    };
+    let by_list = Some("landlockRawRules.only");
+    assert_eq!(moved("/read/file", "/own/link", Some(true)), by_list);
+    // The kernel does not ask Landlock about another mount.
+    assert_eq!(moved("/read/file", "/own/link", Some(false)), None);
+    assert_eq!(moved("/read/file", "/own/link", None), None);
+    // A file system can refuse it, too.
+    assert_eq!(moved("/own/file", "/own/sub/link", Some(true)), None);
+    assert_eq!(moved("/own/file", "/read/link", Some(true)), None);
+    // A name that only one file has is no right of another, and one folder has the same rights.
+    assert_eq!(moved("/read/file", "/bin/x", Some(true)), None);
+    assert_eq!(moved("/bin/y", "/bin/x", Some(true)), None);
+    let both = ["/own/file", "/read/file"].map(|path| named(path, PathKind::File));
+    let exchanged = |flags| attempt(Syscall::RENAMEAT2, flags, &both, Some(true));
+    assert_eq!(exchanged(EXCHANGES), by_list);
+    assert_eq!(exchanged(0), None);
     let open = [named("/read/file", PathKind::File)];
     assert_eq!(
         classify(&classifier, Syscall::OPENAT, [0; 6], &open, 18),
@@ -183,6 +221,7 @@ fn a_program_is_denied_by_the_list_that_lacks_its_loader() {
         port: None,
         is_root: true,
         lacked: Capabilities::default(),
+        is_one_mount: Some(true),
     };
     let attempted = attempt(&paths);
     let rule = classifier.classify(&attempted).map(|cause| cause.rule);
@@ -256,6 +295,7 @@ fn mounts_ports_processes_and_capabilities_are_told() {
             port: Some(port),
             is_root: false,
             lacked: Capabilities::default(),
+            is_one_mount: Some(true),
         };
         classifier.classify(&attempt).is_some()
     };
@@ -278,6 +318,7 @@ fn a_capability_is_missed_by_who_would_have_it() {
             port: None,
             is_root,
             lacked,
+            is_one_mount: Some(true),
         };
         classifier.classify(&attempt).is_some()
     };
