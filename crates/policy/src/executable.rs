@@ -35,7 +35,9 @@ pub fn interpreter(
 ) -> io::Result<Option<Vec<u8>>> {
     let head = read(0, HEAD)?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or(line);
+        // The kernel takes the line as a string of C.
+        let mut parts = line.split(|byte| matches!(byte, b'\n' | 0));
+        let line = parts.next().unwrap_or(line);
         let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
         return Ok(words.find(|word| !word.is_empty()).map(<[u8]>::to_vec));
     }
@@ -152,6 +154,11 @@ mod tests {
             interpreter_of(b"#! \t/bin/sh -e\nx").as_deref(),
             Some("/bin/sh")
         );
+        assert_eq!(
+            interpreter_of(b"#!/bin/sh\0/x -e\n").as_deref(),
+            Some("/bin/sh")
+        );
+        assert_eq!(interpreter_of(b"#! \0/bin/sh\n"), None);
         for (class, order) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
             let bytes = elf(class, order, "/lib/ld.so");
             assert_eq!(interpreter_of(&bytes).as_deref(), Some("/lib/ld.so"));
