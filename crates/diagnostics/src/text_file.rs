@@ -1,7 +1,7 @@
 //! Bounded reading of text files, such as rules and configurations, and writing that leaves whole files or none.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write as _};
+use std::io::{self, ErrorKind, Read, Seek as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,8 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     }
     new.as_file().sync_all()?;
     new.persist(&real).map_err(|error| error.error)?;
-    File::open(&folder)?.sync_all()
+    sync_folder(&folder);
+    Ok(())
 }
 
 /// Creates a file with this content. The umask applies to `mode`, which the file has from its beginning.
@@ -91,14 +92,53 @@ pub fn create_with(
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(mode);
+    // Read where the file system knows no links.
+    options.read(true).write(true).create_new(true).mode(mode);
     let mut new = tempfile::Builder::new()
         .prefix(".tollgate-")
         .make_in(folder, |path| options.open(path))?;
     fill(new.as_file_mut())?;
     new.as_file().sync_all()?;
-    new.persist_noclobber(path).map_err(|error| error.error)?;
-    File::open(folder)?.sync_all()
+    if let Err(mut refused) = new.persist_noclobber(path) {
+        match has_no_links(&refused.error) {
+            true => copy_new(refused.file.as_file_mut(), path, mode)?,
+            false => return Err(refused.error),
+        }
+    }
+    sync_folder(folder);
+    Ok(())
+}
+
+/// Makes a new name in a folder outlast a loss of power, as far as that is possible: some file systems cannot, and a folder that
+/// may be written need not be readable. An error is ignored because the file is there, and only a loss of power could take it.
+fn sync_folder(folder: &Path) {
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+}
+
+/// Returns true for the errors of file systems that can neither rename without replacing nor link.
+fn has_no_links(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| matches!(errno, Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL))
+}
+
+/// Copies a file to a new one, and its mode. The copy is removed if it cannot be written as a whole.
+fn copy_new(from: &mut File, path: &Path, mode: u32) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    let mut file = options.open(path)?;
+    let mut copy = || {
+        from.rewind()?;
+        io::copy(from, &mut file)?;
+        file.set_permissions(from.metadata()?.permissions())?;
+        file.sync_all()
+    };
+    let copied = copy();
+    if copied.is_err() {
+        // The failure is reported.
+        let _ = fs::remove_file(path);
+    }
+    copied
 }
 
 /// Returns the next step after a file could not be written.
@@ -222,6 +262,44 @@ mod tests {
         let error = create(&dir.path().join("no/file"), b"", 0o644).unwrap_err();
         assert_eq!(error.to_string(), "No such file or directory (os error 2)");
         assert!(next_step(error.kind()).starts_with("create its folder"));
+    }
+
+    #[test]
+    fn a_file_system_without_links_has_whole_files_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&from, "secret").unwrap();
+        fs::set_permissions(&from, Permissions::from_mode(0o640)).unwrap();
+        let mut file = File::open(&from).unwrap();
+        copy_new(&mut file, &to, 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "secret");
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o640);
+        // Another file stays.
+        let error = copy_new(&mut file, &to, 0o600).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&to).unwrap(), "secret");
+        fs::remove_file(&to).unwrap();
+        let mut unreadable = OpenOptions::new().append(true).open(&from).unwrap();
+        copy_new(&mut unreadable, &to, 0o600).unwrap_err();
+        assert!(!to.exists(), "a part is left");
+        for (errno, is_one) in [(1, true), (22, true), (95, true), (17, false), (28, false)] {
+            let error = io::Error::from_raw_os_error(errno);
+            assert_eq!(has_no_links(&error), is_one, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_or_synced_has_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        // Root reads it all the same.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o300)).unwrap();
+        let file = dir.path().join("file");
+        create(&file, b"new", 0o600).unwrap();
+        replace(&file, "changed").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "changed");
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
+        sync_folder(&dir.path().join("absent"));
+        sync_folder(Path::new("/proc"));
     }
 
     #[test]
