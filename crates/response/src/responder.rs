@@ -12,15 +12,14 @@ use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
 use rules::Alert;
 
-use crate::act::process::{Immediate, KILLED, STOPPED, would_have};
+use crate::act::process::Immediate;
 use crate::act::webhook::Webhook;
-use crate::bound::{Bound, NotBound, SIGKILL, SIGSTOP};
+use crate::bound::{Bound, NotBound};
 use crate::frozen::FrozenTrees;
 use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
 use crate::parameters::Operation;
-use crate::tree::{Selection, Tree};
 use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker};
 
 /// Rate limits of rules whose actions are started.
@@ -75,6 +74,7 @@ pub enum PrepareError {
 pub struct Prepared {
     rules: Vec<Rule>,
     settings: Settings,
+    search_limit: Duration,
 }
 
 /// A rule with what its actions need.
@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     /// Jobs that wait for scripts and servers.
     pub(crate) waiting: AtomicUsize,
     settings: Settings,
+    /// [`SEARCH_LIMIT`], except in tests.
+    search_limit: Duration,
     rate: Mutex<Throttle>,
     load: Mutex<usize>,
     idle: Condvar,
@@ -135,6 +137,8 @@ pub(crate) const CAPACITY: usize = 1024;
 const THREADS: usize = 4;
 /// Time that a killed caller has to notice that it was killed.
 const NOTICE_LIMIT: Duration = Duration::from_millis(10);
+/// Time in which a dry run looks for descendants while the caller, and who received its call, wait.
+const SEARCH_LIMIT: Duration = Duration::from_millis(10);
 /// With fewer pids, one could be used again within [`YOUNG`].
 const MANY_PIDS: u64 = 8192;
 /// Two ticks of the clock that start times are given in.
@@ -178,7 +182,11 @@ impl Prepared {
                 rate: Mutex::new(Throttle::new(settings.limits.each, now)),
             });
         }
-        Ok(Self { rules, settings })
+        Ok(Self {
+            rules,
+            settings,
+            search_limit: SEARCH_LIMIT,
+        })
     }
 
     /// Starts the threads. Actions are reported to `dispatcher`.
@@ -201,6 +209,7 @@ impl Prepared {
             waiting: AtomicUsize::new(0),
             rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
             settings: self.settings,
+            search_limit: self.search_limit,
             load: Mutex::default(),
             idle: Condvar::new(),
             has_many_pids: most.is_some_and(|most| most >= MANY_PIDS),
@@ -232,7 +241,8 @@ impl Prepared {
 impl Responder {
     /// Shows an alert. If a rule matches, binds the process of the alert, and stops or kills it if that is the first
     /// action. The rest is left to a thread when the returned value is started. Waits for nothing but the end of a
-    /// process that it has killed, and 10 ms at most. In a dry run it looks for the descendants of a process that waits.
+    /// process that it has killed, and 10 ms at most. In a dry run it looks for the descendants of a process that waits,
+    /// 10 ms at most, too.
     #[must_use]
     pub fn offer(&self, alert: &Alert) -> Option<Offered> {
         let shared = &self.shared;
@@ -407,77 +417,6 @@ impl Shared {
         };
         self.settings.caller_waits || self.has_many_pids || is_old()
     }
-
-    /// Does what the first action of a rule begins with, before the process of the alert goes on.
-    fn act_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
-        let Some(first) = rule.response.actions.first() else {
-            return Immediate::None;
-        };
-        let (allowed, kills) = match &first.act {
-            Operation::Terminate { allowed } => (allowed, true),
-            Operation::Freeze { allowed, .. } => (allowed, false),
-            Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
-                return Immediate::None;
-            }
-        };
-        if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
-            // By the time that a thread asks, the process may have ended.
-            return Immediate::Refused(refusal);
-        }
-        if rule.is_dry {
-            let verb = if kills { KILLED } else { STOPPED };
-            return self.rehearse_at_once(process, allowed, verb);
-        }
-        // Whatever fails here is tried again, and reported, by a thread.
-        if kills && self.is_alone(process) && process.signal(SIGKILL) == Ok(true) {
-            return Immediate::Killed;
-        }
-        match process.stat.state != b'T' && process.signal(SIGSTOP) == Ok(true) {
-            true => Immediate::Stopped,
-            false => Immediate::None,
-        }
-    }
-
-    /// Finds what the first action of a dry rule would hit. When a thread asks, the process may have ended: it was not
-    /// stopped for the search. Keeps the result and not the tree, whose descriptors would be many.
-    fn rehearse_at_once(&self, process: &Arc<Bound>, allowed: &[String], verb: &str) -> Immediate {
-        if !self.settings.caller_waits {
-            // A search takes long, and events are lost meanwhile.
-            return match process.is_unreaped() {
-                true => Immediate::Allowed,
-                false => Immediate::None,
-            };
-        }
-        let tree = match self.is_alone(process) {
-            true => Tree::of_one(Arc::clone(process)),
-            false => {
-                let (proc, guard) = (&self.proc, &self.guard);
-                let select = Selection {
-                    proc,
-                    guard,
-                    allowed,
-                };
-                Tree::look(&select, Arc::clone(process))
-            }
-        };
-        match tree.pids().is_empty() {
-            true => Immediate::None,
-            false => Immediate::Rehearsed(would_have(verb, &tree)),
-        }
-    }
-
-    /// Returns true if a process leaves nothing behind: it has one thread and no child, and leads no session, whose
-    /// processes may be orphans that it has started. A list that is empty at one moment is exact, and one thread that
-    /// waits for this answer makes no child meanwhile.
-    fn is_alone(&self, process: &Bound) -> bool {
-        let Pid(pid) = process.pid;
-        let children = || self.proc.contents(&format!("{pid}/task/{pid}/children"));
-        self.settings.caller_waits
-            && process.stat.stat.threads == 1
-            && process.stat.stat.sid != pid
-            && children().is_ok_and(|children| children.trim().is_empty())
-            && process.is_unreaped()
-    }
 }
 
 /// Returns the time since a moment of the real-time clock, for reports; 0 if that was set back, also to before 1970.
@@ -487,5 +426,6 @@ pub(crate) fn since(moment_ns: u64) -> Duration {
         .saturating_sub(Duration::from_nanos(moment_ns))
 }
 
+mod at_once;
 #[cfg(test)]
 mod tests;

@@ -64,7 +64,7 @@ impl Tree {
             tree.signal_from(seen, SIGSTOP);
             tree.wait_for_stop(select.proc, seen, deadline);
             seen = tree.members.len();
-            if !tree.extend(select) {
+            if !tree.extend(select, None) {
                 return tree.searched(select.proc);
             }
         }
@@ -73,12 +73,27 @@ impl Tree {
         tree
     }
 
-    /// Finds a process and what it has started, as far as one look shows, and changes nothing.
+    /// Finds a process and what it has started, and changes nothing. It takes as many looks as there are generations;
+    /// of a tree that grows all the time it finds a part.
     pub(crate) fn look(select: &Selection<'_>, root: Arc<Bound>) -> Self {
-        let mut tree = Self::default();
-        tree.add(root, false);
-        while tree.extend(select) {}
-        tree.searched(select.proc)
+        let mut tree = Self::of_one(root);
+        let is_whole = tree.search(select, None);
+        tree = tree.searched(select.proc);
+        if !is_whole {
+            tree.incomplete = Some("it forks faster than its processes are found");
+        }
+        tree
+    }
+
+    /// Finds the same before a deadline. Returns `None` if that does not suffice.
+    pub(crate) fn look_until(
+        select: &Selection<'_>,
+        root: Arc<Bound>,
+        deadline: Instant,
+    ) -> Option<Self> {
+        let mut tree = Self::of_one(root);
+        let is_whole = tree.search(select, Some(deadline));
+        is_whole.then(|| tree.searched(select.proc))
     }
 
     /// Creates the tree of a process that has no descendants.
@@ -86,6 +101,17 @@ impl Tree {
         let mut tree = Self::default();
         tree.add(root, false);
         tree
+    }
+
+    /// Adds the root if it is no member because it has ended since.
+    pub(crate) fn keep_root(&mut self, root: Arc<Bound>) {
+        if !self.pids().contains(&root.pid) {
+            let root = Member {
+                process: root,
+                was_stopped: false,
+            };
+            self.members.insert(0, root);
+        }
     }
 
     /// Returns the pids of the members, the root first.
@@ -131,6 +157,21 @@ impl Tree {
         alive.map(|member| member.process.pid).collect()
     }
 
+    /// Adds descendants until a look finds none that is new. Returns false if [`MOST_ROUNDS`] or the deadline was reached
+    /// before. The members go on meanwhile, so that there may be new ones for ever.
+    fn search(&mut self, select: &Selection<'_>, deadline: Option<Instant>) -> bool {
+        for _ in 0..MOST_ROUNDS {
+            let has_new = self.extend(select, deadline);
+            if is_past(deadline) {
+                return false;
+            }
+            if !has_new {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Ends the search: removes members of which it is certain that they run no more.
     fn searched(mut self, proc: &Proc) -> Self {
         self.incomplete = self.incomplete.or(self.missed);
@@ -174,11 +215,14 @@ impl Tree {
     }
 
     /// Adds the children of the members, and the processes of sessions that members lead, which have no other origin.
-    /// Returns true if there were new ones.
-    fn extend(&mut self, select: &Selection<'_>) -> bool {
+    /// Returns true if there were new ones. Gives up at the deadline.
+    fn extend(&mut self, select: &Selection<'_>, deadline: Option<Instant>) -> bool {
         self.missed = None;
         let before = self.members.len();
-        for pid in self.candidates(select.proc) {
+        for pid in self.candidates(select.proc, deadline) {
+            if is_past(deadline) {
+                break;
+            }
             let found = match Bound::open(select.proc, pid) {
                 Ok(found) => found,
                 Err(NotBound::Gone | NotBound::Reused) => continue,
@@ -207,14 +251,14 @@ impl Tree {
     }
 
     /// Returns the processes that seem to belong to the tree and are not known yet, parents before their children: most
-    /// processes are not related, and no descriptor is opened for them.
-    fn candidates(&mut self, proc: &Proc) -> Vec<Pid> {
+    /// processes are not related, and no descriptor is opened for them. After the deadline they are not listed further.
+    fn candidates(&mut self, proc: &Proc, deadline: Option<Instant>) -> Vec<Pid> {
         let Ok(pids) = proc.numbers(".") else {
             self.missed = Some("/proc cannot be listed");
             return Vec::new();
         };
         let mut all = HashMap::new();
-        for pid in pids {
+        for pid in pids.take_while(|_| !is_past(deadline)) {
             match proc.stat(pid) {
                 Ok(stat) => {
                     all.insert(Pid(pid), stat.stat);
@@ -253,6 +297,11 @@ impl Tree {
 
 const UNREAD: &str = "a process cannot be read";
 
+/// Returns true if there is a deadline and it was reached.
+fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
 /// Returns the number of ancestors of a process. Processes that changed while they were listed may seem to be their own
 /// ancestors.
 fn depth(all: &HashMap<Pid, Stat>, pid: Pid) -> usize {
@@ -263,169 +312,4 @@ fn depth(all: &HashMap<Pid, Stat>, pid: Pid) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-
-    /// A shell whose script prints a line when everything runs.
-    fn shell(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-        let mut child = Command::new("sh")
-            .args(["-c", script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        output.read_line(&mut String::new()).unwrap();
-        (child, output)
-    }
-
-    fn bound(proc: &Proc, child: &Child) -> Arc<Bound> {
-        let pid = Pid(i32::try_from(child.id()).unwrap());
-        Arc::new(Bound::open(proc, pid).unwrap())
-    }
-
-    fn select<'a>(proc: &'a Proc, guard: &'a Guard) -> Selection<'a> {
-        Selection {
-            proc,
-            guard,
-            allowed: &[],
-        }
-    }
-
-    #[test]
-    fn a_tree_is_stopped_resumed_and_killed() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        let select = select(&proc, &guard);
-        let (mut child, _output) = shell("(sleep 60 & sleep 60 & echo; wait) & wait");
-        let root = bound(&proc, &child);
-        assert_eq!(Tree::look(&select, Arc::clone(&root)).pids().len(), 4);
-        let mut tree = Tree::stop(&select, Arc::clone(&root), false);
-        let pids = tree.pids();
-        assert_eq!((pids.len(), pids[0]), (4, root.pid));
-        assert!(
-            pids.iter()
-                .all(|pid| proc.stat(pid.0).unwrap().state == b'T')
-        );
-        assert_eq!(tree.resume(), 4);
-        let is_running = |pid: &Pid| proc.stat(pid.0).unwrap().state != b'T';
-        while !pids.iter().all(is_running) {
-            thread::sleep(LOOK_AGAIN);
-        }
-        let mut tree = Tree::stop(&select, root, false);
-        assert_eq!(tree.kill(), 4);
-        assert_eq!(tree.wait_for_end(), []);
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_tree_that_forks_all_the_time_is_caught() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        let select = select(&proc, &guard);
-        for _ in 0..20 {
-            let script = "echo; while :; do (sleep 0.001; sleep 60) & sleep 0.0005; done";
-            let (mut child, output) = shell(script);
-            thread::sleep(Duration::from_millis(20));
-            let mut tree = Tree::stop(&select, bound(&proc, &child), false);
-            tree.kill();
-            assert_eq!(tree.wait_for_end(), []);
-            child.wait().unwrap();
-            // A survivor would hold the pipe open.
-            assert!(output.lines().next().is_none());
-        }
-    }
-
-    #[test]
-    fn a_session_that_a_member_leads_belongs_to_the_tree() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        // The leader stays, the process between ends, and its child is an orphan.
-        let script = "exec setsid sh -c '(sleep 60 & echo); exec sleep 61'";
-        let (mut child, output) = shell(script);
-        let mut tree = Tree::stop(&select(&proc, &guard), bound(&proc, &child), false);
-        let count = tree.pids().len();
-        tree.kill();
-        assert_eq!(count, 2);
-        assert_eq!(tree.wait_for_end(), []);
-        child.wait().unwrap();
-        assert!(output.lines().next().is_none());
-    }
-
-    /// Kills what is in the session of a process.
-    fn end_session(proc: &Proc, session: i32) -> usize {
-        let all = proc.numbers(".").unwrap();
-        let is_in = |pid: &i32| proc.stat(*pid).is_ok_and(|stat| stat.stat.sid == session);
-        let all: Vec<_> = all.filter(is_in).collect();
-        for pid in &all {
-            let _ = Bound::open(proc, Pid(*pid)).map(|process| process.signal(SIGKILL));
-        }
-        all.len()
-    }
-
-    #[test]
-    fn children_of_a_spared_process_are_left_alone_in_the_session_of_a_member_too() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        let folder = tempfile::tempdir().unwrap();
-        // Protected by its name if root runs this test; otherwise nothing is spared.
-        let protected = folder.path().join("sshd");
-        std::fs::copy("/bin/sh", &protected).unwrap();
-        let spared = usize::from(rustix::process::getuid().is_root());
-        let script = format!(
-            "exec setsid sh -c '{} -c \"sleep 60 & echo; wait\" & sleep 61 & wait'",
-            protected.display()
-        );
-        let (mut child, _output) = shell(&script);
-        let session = child.id().cast_signed();
-        let look = || Tree::look(&select(&proc, &guard), bound(&proc, &child));
-        let expected = (4 - 2 * spared, spared);
-        let found = |tree: &Tree| (tree.pids().len(), tree.spared.len());
-        let deadline = Instant::now() + Duration::from_secs(5);
-        // The last process may not have been started yet.
-        let mut tree = look();
-        while found(&tree).0 < expected.0 && Instant::now() < deadline {
-            tree = look();
-        }
-        assert_eq!(end_session(&proc, session), 4);
-        child.wait().unwrap();
-        assert_eq!(found(&tree), expected, "{tree:?}");
-    }
-
-    /// Set in the process that has few descriptors.
-    const FEW: &str = "TOLLGATE_TEST_HAS_FEW_DESCRIPTORS";
-
-    #[test]
-    fn what_cannot_be_read_is_not_taken_for_ended() {
-        if std::env::var_os(FEW).is_some() {
-            return look_with_few_descriptors();
-        }
-        // The limit holds for a whole process, in which other tests run.
-        let mut again = Command::new("sh");
-        again.args(["-c", "ulimit -n 24; exec \"$0\" --exact \"$1\""]);
-        again.arg(std::env::current_exe().unwrap());
-        again.arg("tree::tests::what_cannot_be_read_is_not_taken_for_ended");
-        let output = again.env(FEW, "1").output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{printed}");
-        assert!(printed.contains("1 passed"), "{printed}");
-    }
-
-    fn look_with_few_descriptors() {
-        let proc = Proc::open().unwrap();
-        let guard = Guard::new(&proc);
-        let script = "exec setsid sh -c 'for n in 1 2 3 4 5 6 7 8 9; do sleep 60 & sleep 60 & sleep 60 & done; \
-                      echo; wait'";
-        let (mut child, _output) = shell(script);
-        let tree = Tree::stop(&select(&proc, &guard), bound(&proc, &child), false);
-        let (found, why) = (tree.pids().len(), tree.incomplete);
-        drop(tree);
-        let all = end_session(&proc, child.id().cast_signed());
-        child.wait().unwrap();
-        assert_eq!(all, 28);
-        assert!((1..all).contains(&found), "{found} processes were found");
-        assert!(why.is_some());
-    }
-}
+mod tests;

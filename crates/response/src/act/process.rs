@@ -17,7 +17,8 @@ pub(crate) enum Immediate {
     None,
     /// Nothing, in a dry run, while the caller waited: what the action would have done.
     Rehearsed(Outcome),
-    /// Nothing, in a dry run, and the caller went on. The guard allowed to hit it, and it was there.
+    /// Nothing, in a dry run, and the caller went on, as its descendants could not be found in time. The guard allowed to
+    /// hit it, and it was there.
     Allowed,
     /// The guard refused it.
     Refused(Refusal),
@@ -108,9 +109,9 @@ pub(crate) fn rehearse(
         return outcome.clone();
     }
     let mut tree = Tree::look(select, Arc::clone(root));
-    if tree.pids().is_empty() && *immediate == Immediate::Allowed {
-        // It has ended since. The action would have hit it before.
-        tree = Tree::of_one(Arc::clone(root));
+    if *immediate == Immediate::Allowed {
+        // If it has ended since, the action would have hit it before.
+        tree.keep_root(Arc::clone(root));
     }
     if tree.pids().is_empty() {
         return Outcome::new(Status::Gone, "the process had ended");

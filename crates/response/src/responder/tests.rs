@@ -6,9 +6,11 @@ use std::sync::mpsc::Receiver;
 use outputs::{Channel, Delivery, DeliveryError};
 
 use super::*;
+use crate::bound::SIGKILL;
 use crate::load::{SourceFile, load};
 use crate::outcome::{NOT_TAKEN, TAKEN};
 use crate::testing::{alert, alert_of};
+use crate::tree::{Selection, Tree};
 
 /// Passes alerts on.
 struct Reporting(Sender<Alert>);
@@ -42,6 +44,17 @@ fn responder_with(
     accepted: &[&str],
     change: impl FnOnce(&mut Settings),
 ) -> (Responder, Receiver<Alert>) {
+    // A machine may be busy with other tests.
+    responder_within(LIMIT, rules, accepted, change)
+}
+
+/// The same with a limit of the search of a dry run.
+fn responder_within(
+    search_limit: Duration,
+    rules: &str,
+    accepted: &[&str],
+    change: impl FnOnce(&mut Settings),
+) -> (Responder, Receiver<Alert>) {
     let file = SourceFile {
         name: "r.yaml".to_owned(),
         text: Ok(rules.to_owned()),
@@ -66,7 +79,8 @@ fn responder_with(
     let (sender, reports) = channel();
     let settings_of_outputs = outputs::Settings::new("box".into(), Arc::new(|_: &str| {}));
     let dispatcher = Dispatcher::prepare(settings_of_outputs, vec![Box::new(Reporting(sender))]);
-    let prepared = Prepared::new(loaded.responses, settings).unwrap();
+    let mut prepared = Prepared::new(loaded.responses, settings).unwrap();
+    prepared.search_limit = search_limit;
     let responder = prepared.start(dispatcher.start().unwrap()).unwrap();
     (responder, reports)
 }
@@ -236,6 +250,73 @@ fn a_dry_run_finds_the_descendants_of_a_process_that_waits() {
         reason.starts_with("would have killed 2 processes (pid "),
         "{reason}"
     );
+}
+
+/// Its call is not answered before.
+#[test]
+fn a_dry_run_keeps_no_caller_whose_child_forks_all_the_time() {
+    let (responder, reports) = responder_within(SEARCH_LIMIT, &answer(KILL), &[], |settings| {
+        settings.dry_run = true;
+    });
+    let mut child = Command::new("sh")
+        .args(["-c", "while :; do sleep 0.05 & done & echo; wait"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let alert = alert_of(child.id());
+    let begun = Instant::now();
+    let offered = responder.offer(&alert).expect("a rule matches");
+    let took = begun.elapsed();
+    offered.start();
+    let report = reports.recv_timeout(LIMIT);
+    let shared = &responder.shared;
+    let select = Selection {
+        proc: &shared.proc,
+        guard: &shared.guard,
+        allowed: &[],
+    };
+    let root = Bound::open(&shared.proc, Pid(child.id().cast_signed())).unwrap();
+    Tree::stop(&select, Arc::new(root), false).kill();
+    child.wait().unwrap();
+    // Beyond the 10 ms: the time that a busy machine lets this thread wait.
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let reason = text_of(&report.unwrap(), "response.reason");
+    let pid = format!("(pid {}", child.id());
+    assert!(reason.starts_with("would have killed "), "{reason}");
+    assert!(reason.contains(&pid), "{reason}");
+}
+
+/// A search that has no time finds no descendant, and a thread looks again.
+#[test]
+fn a_dry_run_whose_search_has_no_time_names_the_process_of_the_alert_and_what_is_left() {
+    let (responder, reports) = responder_within(Duration::ZERO, &answer(KILL), &[], |settings| {
+        settings.dry_run = true;
+    });
+    // The leader of a session, which is no child of this process, ends and is not reaped. All end with their input.
+    let script = "exec 3<&0; setsid sh -c 'cat <&3 & echo $$; wait' & exec cat <&3";
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    let leader: u32 = line.trim().parse().unwrap();
+    let alert = alert_of(leader);
+    let offered = responder.offer(&alert).expect("a rule matches");
+    let root = Bound::open(&responder.shared.proc, Pid(leader.cast_signed())).unwrap();
+    root.signal(SIGKILL).unwrap();
+    assert!(root.ends_before(Instant::now() + LIMIT));
+    offered.start();
+    let report = reports.recv_timeout(LIMIT).unwrap();
+    child.wait().unwrap();
+    let reason = text_of(&report, "response.reason");
+    let expected = format!("would have killed 2 processes (pid {leader}, ");
+    assert!(reason.starts_with(&expected), "{reason}");
 }
 
 #[test]
