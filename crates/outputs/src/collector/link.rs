@@ -11,7 +11,7 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 
 use super::spool::Pending;
-use super::standing::NotEnrolled;
+use super::standing::{LocalError, NotEnrolled};
 use super::{CollectorOptions, SEQUENCE_HEADER};
 use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::tls::{ClientFiles, TlsError};
@@ -171,7 +171,7 @@ impl Link {
                 self.secret = secret.map(str::to_owned);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(LocalError::of("read", &path)(error)),
         }
         self.identity = Some(path);
         Ok(())
@@ -196,7 +196,10 @@ impl Link {
             }
         }
         let token = match &self.credential {
-            Credential::Token(path) => Some(read_token(path)?),
+            Credential::Token(path) => {
+                let token = read_token(path);
+                Some(token.map_err(LocalError::of("read the token in", path))?)
+            }
             Credential::Certificate => None,
         };
         let body = json!({"host": inventory["host"]}).to_string();
@@ -218,13 +221,7 @@ impl Link {
         let secret = secret.ok_or_else(|| answered(status, &answer))?.to_owned();
         if let Some(path) = &self.identity {
             let text = json!({"url": self.url, "secret": secret}).to_string();
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(path)?;
-            file.write_all(text.as_bytes())?;
+            write_identity(path, &text).map_err(LocalError::of("write", path))?;
         }
         self.secret = Some(secret);
         Ok(Introduced::Enrolled)
@@ -360,6 +357,12 @@ impl Link {
         let value = serde_json::from_slice(&text).unwrap_or(Value::Null);
         Ok((answer.status(), value))
     }
+}
+
+fn write_identity(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 fn answered(status: StatusCode, answer: &Value) -> io::Error {

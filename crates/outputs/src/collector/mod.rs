@@ -25,7 +25,7 @@ use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
 use self::spool::Spool;
-use self::standing::Standing;
+use self::standing::{LocalError, Standing};
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::HttpError;
 use crate::net::tls::TlsOptions;
@@ -132,7 +132,9 @@ impl CollectorChannel {
 
     fn spool(&mut self) -> io::Result<&mut Spool> {
         if self.spool.is_none() {
-            let spool = Spool::open(&self.options.spool, self.options.spool_limit)?;
+            let folder = &self.options.spool;
+            let spool = Spool::open(folder, self.options.spool_limit);
+            let spool = spool.map_err(LocalError::of("open the spool", folder))?;
             self.own_from = spool.next();
             self.link.identify(spool.folder())?;
             self.spool = Some(spool);
@@ -152,9 +154,7 @@ impl CollectorChannel {
     fn exchange(&mut self) -> io::Result<()> {
         self.spool()?;
         self.show_life()?;
-        self.send_records()?;
-        // After alerts: they do not wait for it.
-        self.send_capture()
+        self.send_records()
     }
 
     /// Sends what waits until it is acknowledged or fails.
@@ -162,18 +162,21 @@ impl CollectorChannel {
         let Some(spool) = &mut self.spool else {
             return Ok(());
         };
+        let folder = spool.folder().to_owned();
+        let read = || LocalError::of("read the spool", &folder);
+        let write = || LocalError::of("write the spool", &folder);
         let mut at_most = usize::MAX;
-        while let Some(pending) = spool.pending(at_most)? {
+        while let Some(pending) = spool.pending(at_most).map_err(read())? {
             match self.link.send(&pending)? {
                 Sent::Acknowledged(up_to) => {
-                    spool.acknowledge(up_to)?;
+                    spool.acknowledge(up_to).map_err(write())?;
                     at_most = usize::MAX;
                 }
                 // One record among many: found by sending each alone.
                 Sent::Refused(_) if pending.lines > 1 => at_most = 1,
                 Sent::Refused(why) => {
                     self.link.skip(&pending, &why)?;
-                    spool.acknowledge(pending.first)?;
+                    spool.acknowledge(pending.first).map_err(write())?;
                 }
                 Sent::Unknown => {
                     self.heartbeat = Instant::now();
@@ -238,23 +241,29 @@ impl CollectorChannel {
         }
     }
 
-    /// Exchanges, and plans the next attempt after a failure.
+    /// Exchanges, sends a capture, and plans the next attempt after a failure.
     fn attempt(&mut self) {
-        match self.exchange() {
+        let sent = self.exchange();
+        match &sent {
+            Ok(()) => self.standing.works(),
+            Err(error) => {
+                let spool = self.spool.as_ref().map(|_| &*self.options.spool);
+                self.standing.fails(error, spool, Instant::now());
+            }
+        }
+        // After alerts, which do not wait for it, and which have arrived even if it fails.
+        match sent.and_then(|()| self.send_capture()) {
             Ok(()) => {
                 self.pause = Duration::ZERO;
                 self.last_wait = None;
                 let due = self.capture_due();
                 self.next_attempt = due.map_or(self.heartbeat, |due| due.min(self.heartbeat));
-                self.standing.works();
                 self.peer.set_trouble(self.fetch_trouble.clone());
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::TimedOut {
                     self.peer.count_timeout();
                 }
-                self.standing
-                    .fails(&error, &self.options.spool, Instant::now());
                 self.peer.set_trouble(Some(error.to_string()));
                 self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
                 self.next_attempt = Instant::now() + self.pause;

@@ -2,13 +2,14 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustls::CertificateError;
 use ureq::http::StatusCode;
 
 use crate::json;
+use crate::net::client::HttpError;
 
 /// Time after which failures are told that may pass: until the collector has once known this process, and later. A
 /// collector that starts again is no news.
@@ -47,6 +48,29 @@ impl NotEnrolled {
     }
 }
 
+/// A file of this machine cannot be used, whatever the collector does.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}: {source}", path.display())]
+pub(super) struct LocalError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl LocalError {
+    /// Returns a function that says what could not be done with a file or folder.
+    pub(super) fn of<'p>(
+        verb: &'static str,
+        path: &'p Path,
+    ) -> impl FnOnce(io::Error) -> io::Error + 'p {
+        move |source| {
+            let path = path.to_owned();
+            // Readers of errors ask for the kind, such as that of a full disk.
+            io::Error::new(source.kind(), Self { verb, path, source })
+        }
+    }
+}
+
 /// How this agent stands with the collector.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
@@ -54,38 +78,61 @@ pub(super) struct Standing {
     failing_since: Option<Instant>,
     /// The collector has known this process.
     was_known: bool,
-    /// The user knows of the failures.
-    is_told: bool,
+    /// What the user knows of the failures; `None` for nothing.
+    told: Option<Fate>,
     /// What the user does not know yet.
     news: Option<String>,
 }
 
+/// What becomes of alerts meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// They wait on disk.
+    Wait,
+    /// They are lost.
+    Lost,
+}
+
 impl Standing {
-    /// Notes a failed attempt. It is news once: at once if only the user can change it, otherwise when the failures last.
-    pub(super) fn fails(&mut self, error: &io::Error, spool: &Path, now: Instant) {
+    /// Notes that alerts could not be sent. It is news once: at once if only the user can change it, otherwise when the
+    /// failures last. `spool` is the folder in which the alerts wait, if it could be opened.
+    pub(super) fn fails(&mut self, error: &io::Error, spool: Option<&Path>, now: Instant) {
         let since = *self.failing_since.get_or_insert(now);
         let next_step = next_step(error);
         let patience = match self.was_known {
             true => LATER_PATIENCE,
             false => FIRST_PATIENCE,
         };
-        if self.is_told || next_step.is_none() && now.duration_since(since) < patience {
+        let fate = spool.map_or(Fate::Lost, |_| Fate::Wait);
+        if self.told == Some(fate) || next_step.is_none() && now.duration_since(since) < patience {
             return;
         }
-        self.is_told = true;
+        self.told = Some(fate);
+        let (cause, usual_step) = match is_local(error) {
+            true => (
+                with_causes(error),
+                "it is of this machine, not of the collector; this goes on trying",
+            ),
+            false => (
+                error.to_string(),
+                "see whether it runs and can be reached; this goes on trying",
+            ),
+        };
         // The cause may be words of a server.
-        let cause = json::shown(&error.to_string());
-        let next_step =
-            next_step.unwrap_or("see whether it runs and can be reached; this goes on trying");
-        let spool = spool.display();
-        self.news = Some(format!(
-            "the collector gets no alerts, they wait in {spool}: {cause}; {next_step}"
-        ));
+        let cause = json::shown(&cause);
+        let next_step = next_step.unwrap_or(usual_step);
+        self.news = Some(match spool {
+            Some(spool) => {
+                let spool = spool.display();
+                format!("the collector gets no alerts, they wait in {spool}: {cause}; {next_step}")
+            }
+            None => format!("the collector gets no alerts, they are lost: {cause}; {next_step}"),
+        });
     }
 
-    /// Notes an attempt that succeeded.
+    /// Notes that the collector has every alert.
     pub(super) fn works(&mut self) {
-        if self.is_told {
+        if self.told.is_some() {
             self.news = Some("the collector gets alerts now".to_owned());
         }
         *self = Self {
@@ -101,10 +148,33 @@ impl Standing {
     }
 }
 
+/// Returns true if a file of this machine is the cause.
+fn is_local(error: &io::Error) -> bool {
+    let mut causes = causes(error);
+    // The latter: of the files of a client certificate, which are read again after a renewal.
+    causes.any(|cause| cause.is::<LocalError>() || cause.is::<HttpError>())
+}
+
+/// Returns an error with its causes, those left out that it names itself.
+fn with_causes(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    for cause in causes(error).skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Returns an error and those that caused it.
+fn causes(error: &io::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    let first: &(dyn Error + 'static) = error;
+    std::iter::successors(Some(first), |error| inner(*error))
+}
+
 /// Returns what a user can do about an error that does not pass by itself.
 fn next_step(error: &io::Error) -> Option<&'static str> {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
+    for error in causes(error) {
         if let Some(refused) = error.downcast_ref::<NotEnrolled>() {
             return Some(refused.next_step());
         }
@@ -119,7 +189,6 @@ fn next_step(error: &io::Error) -> Option<&'static str> {
                 }
             });
         }
-        cause = inner(error);
     }
     None
 }
@@ -160,7 +229,7 @@ mod tests {
         let mut told = Vec::new();
         for seconds in seconds {
             let now = begin + Duration::from_secs(*seconds);
-            standing.fails(error, Path::new("/spool"), now);
+            standing.fails(error, Some(Path::new("/spool")), now);
             told.push(standing.news());
         }
         told
@@ -209,6 +278,60 @@ mod tests {
         assert_eq!(told(&mut standing, &gone(), &[0, 4]), [None, None]);
         standing.works();
         assert_eq!(standing.news(), None);
+    }
+
+    /// What is told of a failure that lasts.
+    fn lasting(error: &io::Error, spool: Option<&Path>) -> String {
+        let mut standing = Standing::default();
+        let begin = Instant::now();
+        standing.fails(error, spool, begin);
+        assert_eq!(standing.news(), None);
+        standing.fails(error, spool, begin + FIRST_PATIENCE);
+        standing.news().expect("it is told")
+    }
+
+    #[test]
+    fn a_file_of_this_machine_is_told_by_its_path_and_the_collector_is_not_blamed() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let error = LocalError::of("write", Path::new("/spool/0/identity.json"))(full());
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let text = lasting(&error, Some(Path::new("/spool")));
+        let expected = format!(
+            "the collector gets no alerts, they wait in /spool: cannot write /spool/0/identity.json: {}; it is of this \
+             machine, not of the collector; this goes on trying",
+            full()
+        );
+        assert_eq!(text, expected);
+        let key = HttpError::Tls(crate::net::tls::TlsError::Read {
+            path: "/a.key".into(),
+            source: full(),
+        });
+        let text = lasting(&io::Error::other(key), Some(Path::new("/spool")));
+        let cause = format!(": cannot read /a.key: {}; it is of this machine", full());
+        assert!(text.contains(&cause), "{text}");
+    }
+
+    #[test]
+    fn alerts_wait_only_if_there_is_a_spool_and_that_they_do_later_is_news() {
+        let error = LocalError::of("open the spool", Path::new("/spool"))(gone());
+        let text = lasting(&error, None);
+        let begin = "the collector gets no alerts, they are lost: cannot open the spool /spool: ";
+        assert!(text.starts_with(begin), "{text}");
+        let mut standing = Standing::default();
+        let begin_at = Instant::now();
+        let later = begin_at + FIRST_PATIENCE;
+        standing.fails(&error, None, begin_at);
+        standing.fails(&error, None, later);
+        assert!(standing.news().is_some_and(|text| text.starts_with(begin)));
+        let spool = Some(Path::new("/spool"));
+        for is_told in [true, false] {
+            standing.fails(&gone(), spool, later);
+            let news = standing.news();
+            assert_eq!(
+                news.is_some_and(|text| text.contains("they wait in /spool: ")),
+                is_told
+            );
+        }
     }
 
     #[test]

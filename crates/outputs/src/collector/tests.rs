@@ -241,6 +241,43 @@ fn an_agent_without_alerts_tells_that_its_token_is_refused_and_when_it_is_taken(
     assert!(told.iter().next().is_none(), "not at each attempt");
 }
 
+/// What an agent tells whose folder was changed, when its failures have lasted for some seconds.
+fn told_after(change: impl FnOnce(&Fixture, &mut CollectorChannel)) -> String {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    change(&fixture, &mut channel);
+    let (_dispatcher, told) = telling(channel);
+    told.recv_timeout(Duration::from_secs(30))
+        .expect("it is told")
+        .replace(&fixture.folder.path().display().to_string(), "")
+}
+
+const LASTING: &str = "; it is of this machine, not of the collector; this goes on trying";
+
+#[test]
+fn what_fails_on_this_machine_is_told_with_its_path() {
+    let told =
+        told_after(|fixture, _| std::fs::write(&fixture.options.spool, "").expect("writable"));
+    let begin = "the collector gets no alerts, they are lost: cannot open the spool /spool: ";
+    assert!(told.starts_with(begin) && told.ends_with(LASTING), "{told}");
+    // It was readable at the start.
+    let told = told_after(|fixture, _| {
+        std::fs::remove_file(fixture.folder.path().join("token")).expect("it is there");
+    });
+    let begin =
+        "the collector gets no alerts, they wait in /spool: cannot read the token in /token: ";
+    assert!(told.starts_with(begin) && told.ends_with(LASTING), "{told}");
+    let told = told_after(|fixture, channel| {
+        channel.spool().expect("usable");
+        let identity = fixture.options.spool.join("0/identity.json");
+        std::os::unix::fs::symlink("/no/such/file", identity).expect("writable");
+    });
+    let begin =
+        "the collector gets no alerts, they wait in /spool: cannot write /spool/0/identity.json: ";
+    assert!(told.starts_with(begin) && told.ends_with(LASTING), "{told}");
+}
+
 /// A server with a certificate that nobody trusts, which shakes hands for ever.
 fn stranger() -> SocketAddr {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
@@ -349,6 +386,58 @@ fn the_inventory_goes_again_when_something_else_is_in_force() {
     assert!(deliver().is_empty());
     slot.change();
     assert_eq!(deliver(), started);
+}
+
+/// Has a capture that is over.
+struct Over;
+
+impl crate::CaptureSource for Over {
+    fn begin(&self, _id: u64, _seconds: u64) {}
+
+    fn end(&self) {}
+
+    fn progress(&self) -> crate::CaptureProgress {
+        crate::CaptureProgress::Done {
+            id: 7,
+            bytes: 1,
+            events: 1,
+            lost: 0,
+        }
+    }
+
+    fn read(&self, _from: usize, length: usize) -> Vec<u8> {
+        vec![0; length.min(1)]
+    }
+
+    fn forget(&self) {}
+}
+
+#[test]
+fn alerts_have_arrived_even_if_a_capture_does_not() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    let slot = ReportSlot::default();
+    slot.take_captures(Arc::new(Over));
+    channel.keep_reports(&slot);
+    // Enrolment, inventory, batch, part of the capture; then the part alone.
+    let statuses = ["201 Created", "200 OK", "200 OK", "507 Full", "507 Full"];
+    *fake.statuses.lock().expect("no panic") = statuses.into();
+    channel
+        .deliver(&deliveries(3, Format::default()))
+        .expect("delivered");
+    assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
+    assert!(!channel.pause.is_zero(), "the capture is tried again");
+    channel.attempt();
+    let got = fake.got.lock().expect("no panic").len();
+    assert_eq!(got, statuses.len());
+    assert_eq!(channel.receiver_notice(), None);
+    // A failure a minute later would be the first one.
+    let later = Instant::now() + Duration::from_secs(60);
+    channel
+        .standing
+        .fails(&io::Error::other("gone"), None, later);
+    assert_eq!(channel.receiver_notice(), None);
 }
 
 /// Records nothing, and keeps which captures began.
