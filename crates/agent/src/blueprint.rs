@@ -11,7 +11,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, Target};
 use event::EngineKind;
-use outputs::{Prepared, StatsFile};
+use outputs::{Prepared, StatsError, StatsFile};
 use policy::compile::seccomp::Profile;
 use rules::{Engine, EngineOptions, Recorder};
 use seccomp::{Denials, FilterProgram};
@@ -324,21 +324,22 @@ fn pidfile(detection: &Detection, is_resumed: bool) -> Result<Option<Pidfile>, F
 }
 
 fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFile>, Failure> {
-    let open = if is_resumed {
-        StatsFile::append
-    } else {
-        StatsFile::create
-    };
-    if detection.stats.as_deref() == Some(Path::new("-")) {
+    let path = detection.stats.as_deref();
+    if path == Some(Path::new("-")) {
         let message = "cannot write stats to `-`: standard output is not supported";
         return Err(Failure::new(Exit::BadInput, message).help(
             "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
         ));
     }
-    let stats = detection.stats.as_deref().map(open).transpose();
+    let failure = |error: &StatsError| Failure::from_error(Exit::BadInput, error);
+    if is_resumed {
+        // The command runs, and would run unwatched.
+        let complain = |error: &StatsError| journal::warn(failure(error).message());
+        return Ok(path.and_then(|path| StatsFile::take_over(path, complain)));
+    }
+    let stats = path.map(StatsFile::create).transpose();
     stats.map_err(|error| {
-        Failure::from_error(Exit::BadInput, &error)
-            .help("name a writable file after -s; a FIFO needs a reader")
+        failure(&error).help("name a writable file after -s; a FIFO needs a reader")
     })
 }
 

@@ -11,7 +11,7 @@
 //! `filtered_in_kernel` is `null` for such an engine, with the reason beside it. `events` is then
 //! not the number of all calls of the workload.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -104,40 +104,36 @@ impl StatsFile {
     ///
     /// The file cannot be opened, for example because it is a FIFO without a reader.
     pub fn create(path: &Path) -> Result<Self, StatsError> {
-        let path = path.to_owned();
         let mut options = File::options();
         options.write(true).create(true).truncate(true);
-        match open_without_waiting(&mut options, &path) {
-            Ok(file) => Ok(Self {
-                path,
-                file,
-                continues: None,
-            }),
-            Err(source) => Err(StatsError::Open { path, source }),
-        }
+        Self::open(&mut options, path, None)
     }
 
-    /// Opens the file of a continued run and appends to its lines.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened, for example because it is a FIFO whose reader has gone.
-    pub fn append(path: &Path) -> Result<Self, StatsError> {
-        let path = path.to_owned();
-        let mut options = File::options();
-        options.append(true).create(true);
-        let opened = open_without_waiting(&mut options, &path);
+    /// Opens the file of a continued run and appends to its lines. If that fails, for example because the reader of a FIFO
+    /// has gone, `complain` is told: a process that is watched goes on, and so does the watch, without stats.
+    pub fn take_over(path: &Path, complain: impl FnOnce(&StatsError)) -> Option<Self> {
         // A pipe or a terminal cannot be read and has no lines to continue from.
-        let lines = std::fs::metadata(&path)
+        let lines = std::fs::metadata(path)
             .ok()
             .filter(std::fs::Metadata::is_file)
-            .and_then(|_| std::fs::read(&path).ok())
+            .and_then(|_| std::fs::read(path).ok())
             .map_or(0, |text| text.iter().filter(|byte| **byte == b'\n').count());
-        match opened {
+        let continues = Some(u64::try_from(lines).unwrap_or(u64::MAX));
+        let opened = Self::open(File::options().append(true).create(true), path, continues);
+        opened.inspect_err(complain).ok()
+    }
+
+    fn open(
+        options: &mut OpenOptions,
+        path: &Path,
+        continues: Option<u64>,
+    ) -> Result<Self, StatsError> {
+        let path = path.to_owned();
+        match open_without_waiting(options, &path) {
             Ok(file) => Ok(Self {
                 path,
                 file,
-                continues: Some(u64::try_from(lines).unwrap_or(u64::MAX)),
+                continues,
             }),
             Err(source) => Err(StatsError::Open { path, source }),
         }
@@ -363,14 +359,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stats");
         let mut events = 0;
-        for opened in [StatsFile::create, StatsFile::append] {
+        for is_first in [true, false] {
             events += 100;
             let source = move || Snapshot {
                 events,
                 ..Snapshot::default()
             };
             let interval = Duration::from_secs(60);
-            let file = opened(&path).unwrap();
+            let file = match is_first {
+                true => StatsFile::create(&path).unwrap(),
+                false => StatsFile::take_over(&path, |error| panic!("{error}")).unwrap(),
+            };
             let writer = file.start(interval, Arc::new(source), dispatcher(), Arc::new(|_| ()));
             let writer = writer.unwrap();
             if events == 200 {
@@ -457,11 +456,14 @@ mod tests {
 
     #[test]
     fn a_fifo_without_a_reader_is_an_error_at_once() {
-        for open in [StatsFile::create, StatsFile::append] {
-            let (_folder, path) = crate::opening::testing::fifo();
-            let error = open(&path).unwrap_err();
-            assert!(error.to_string().starts_with("cannot open stats file "));
-        }
+        let (_folder, path) = crate::opening::testing::fifo();
+        let begin = "cannot open stats file ";
+        let error = StatsFile::create(&path).unwrap_err();
+        assert!(error.to_string().starts_with(begin));
+        // Whoever takes over goes on without it.
+        let mut complaint = String::new();
+        let taken = StatsFile::take_over(&path, |error| complaint = error.to_string());
+        assert!(taken.is_none() && complaint.starts_with(begin));
     }
 
     #[test]
