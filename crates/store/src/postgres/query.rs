@@ -47,62 +47,77 @@ pub(super) fn alerts(
     connection: &mut Connection,
     filter: &Filter,
 ) -> Result<Vec<AlertRow>, StoreError> {
+    let (sql, conditions) = question(connection, filter)?;
+    let rows = conditions.query(connection, &sql)?;
+    rows.iter().map(row).collect()
+}
+
+/// Returns the query for alerts that the filter accepts, and its values.
+fn question(
+    connection: &mut Connection,
+    filter: &Filter,
+) -> Result<(String, Conditions), StoreError> {
     let mut conditions = Conditions::default();
     of_group(filter, &mut conditions);
     if let Some(searched) = &filter.text {
-        of_groups(HASHED, &mut conditions);
+        of_groups(LOOKED_UP, &mut conditions);
         of_host(connection, filter, ("a.host", &mut conditions))?;
         let columns = "id, time_ns, group_id, host, body";
         let found = with_words(connection, (columns, searched), &mut conditions)?;
         let with = format!("WITH found AS MATERIALIZED ({found})");
-        return page(
-            connection,
-            filter,
-            ([&*with, "found", "time_ns"], conditions),
-        );
+        return Ok(page(filter, ([&*with, "found", "time_ns"], conditions)));
     }
     if let Some(from) = filter.from_ns {
         // No partition of an earlier day has such an alert.
         conditions.add("a.day >= ?", from.div_euclid(24 * HOUR_NS));
     }
+    let (index, groups) = index(connection, filter)?;
+    let listed = match groups > LONG_LIST {
+        true => LOOKED_UP,
+        false => LISTED,
+    };
     // The planner knows nothing of how groups and hosts are spread over the times. What is no plain column has no index.
-    let (groups, host, time) = match index(connection, filter)? {
-        Index::Time => (LISTED, "a.host + 0", "time_ns"),
+    let (groups, host, time) = match index {
+        Index::Time => (listed, "a.host + 0", "time_ns"),
         Index::Group => (INDEXED, "a.host + 0", "time_ns + 0"),
-        Index::Host => (LISTED, "a.host", "time_ns"),
+        Index::Host => (listed, "a.host", "time_ns"),
     };
     of_groups(groups, &mut conditions);
     of_host(connection, filter, (host, &mut conditions))?;
-    page(connection, filter, (["", "alerts", time], conditions))
+    Ok(page(filter, (["", "alerts", time], conditions)))
 }
 
-/// Each alert's group is looked up in a hash table of the accepted ones. `IS TRUE` keeps the planner from a join, which may
-/// compare each alert with each group. With partitions there is a hash table for each.
-const HASHED: &str = "(a.group_id IN (SELECT g.id FROM groups g WHERE ?)) IS TRUE";
+/// Each alert's group is looked up by its number. A subquery that is a value keeps the planner from a join, which may compare each
+/// alert with each group, and from a table of all accepted groups, of which there would be one for each partition.
+const LOOKED_UP: &str = "(SELECT true FROM groups g WHERE g.id = a.group_id AND ?) IS TRUE";
 
-/// Each alert's group is looked up in a list of the accepted ones, which is read once. The longer the list, the sooner a page is
-/// complete. What is no plain column has no index.
+/// Each alert's group is looked up in a list of the accepted ones, which is read once and searched from its beginning. What is no
+/// plain column has no index.
 const LISTED: &str = "a.group_id + 0 = ANY (ARRAY(SELECT g.id FROM groups g WHERE ?))";
+
+/// Accepted groups beyond which a list takes longer to search than [`LOOKED_UP`]. A sender can make any number of groups whose
+/// alerts are old, so that no alert of the first days is in the list.
+const LONG_LIST: i64 = 200;
 
 /// Alerts are read along the index of groups, and sorted.
 const INDEXED: &str = "a.group_id = ANY (ARRAY(SELECT g.id FROM groups g WHERE ?))";
 
-/// Turns the conditions of groups into one of alerts: [`HASHED`], [`LISTED`] or [`INDEXED`].
+/// Turns the conditions of groups into one of alerts: [`LOOKED_UP`], [`LISTED`] or [`INDEXED`].
 fn of_groups(how: &str, conditions: &mut Conditions) {
     if !conditions.clauses.is_empty() {
         conditions.clauses = vec![how.replace('?', &conditions.sql())];
     }
 }
 
-/// Returns a page of alerts, the latest first, from a table with a name and its time, and a query that makes the table or nothing.
+/// Returns the query for a page of alerts, the latest first, from a table with a name and its time, and a query that makes the
+/// table or nothing.
 ///
 /// The page is complete before its groups and hosts are looked up, and no alert is looked up twice: by its number it would be
 /// sought in each day, and the planner prefers to read all days.
 fn page(
-    connection: &mut Connection,
     filter: &Filter,
     ([with, table, time], mut conditions): ([&str; 3], Conditions),
-) -> Result<Vec<AlertRow>, StoreError> {
+) -> (String, Conditions) {
     if let Some(from) = filter.from_ns {
         conditions.add("a.time_ns >= ?", from);
     }
@@ -122,24 +137,23 @@ fn page(
         conditions.sql(),
         limits::rows(filter)
     );
-    let rows = conditions.query(connection, &sql)?;
-    rows.iter().map(row).collect()
+    (sql, conditions)
 }
 
-/// Chooses the index along which the fewest alerts are read.
-fn index(connection: &mut Connection, filter: &Filter) -> Result<Index, StoreError> {
+/// Chooses the index along which the fewest alerts are read, and returns how many groups the filter accepts, too.
+fn index(connection: &mut Connection, filter: &Filter) -> Result<(Index, i64), StoreError> {
     let mut of_groups = Conditions::default();
     of_group(filter, &mut of_groups);
-    let by_group = match of_groups.clauses.is_empty() {
-        true => None,
-        false => {
-            let condition = of_groups.sql();
-            let sql =
-                format!("SELECT coalesce(sum(g.count), 0)::bigint FROM groups g WHERE {condition}");
-            let rows = of_groups.query(connection, &sql)?;
-            rows.first().map(|row| row.try_get(0)).transpose()?
+    let (mut by_group, mut groups) = (None, 0);
+    if !of_groups.clauses.is_empty() {
+        let condition = of_groups.sql();
+        let sql = format!(
+            "SELECT coalesce(sum(g.count), 0)::bigint, count(*) FROM groups g WHERE {condition}"
+        );
+        if let Some(row) = of_groups.query(connection, &sql)?.first() {
+            (by_group, groups) = (Some(row.try_get(0)?), row.try_get(1)?);
         }
-    };
+    }
     let by_host = match &filter.host {
         None => None,
         Some(host) => {
@@ -148,7 +162,8 @@ fn index(connection: &mut Connection, filter: &Filter) -> Result<Index, StoreErr
         }
     };
     let total = connection.number("SELECT sum(count)::bigint FROM hours", &[])?;
-    Ok(limits::index(filter, total, (by_group, by_host)))
+    let index = limits::index(filter, total, (by_group, by_host));
+    Ok((index, groups))
 }
 
 pub(super) fn alert(
@@ -281,4 +296,79 @@ pub(super) fn statistics(connection: &mut Connection) -> Result<Statistics, Stor
         agents,
         schema: schema::LATEST,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use testing::postgres::Server;
+
+    use super::super::connection::{Readers, Target};
+    use super::*;
+    use crate::PostgresStore;
+
+    /// Adds many critical groups whose alerts are older than all others, and some critical alerts between those.
+    fn fill(url: &str) {
+        PostgresStore::open(url).expect("a store");
+        let mut client = ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
+        let rows = "SET search_path TO tollgate;
+            CREATE TABLE alerts_0 PARTITION OF alerts FOR VALUES FROM (0) TO (1);
+            CREATE INDEX ON alerts_0 (time_ns, id);
+            INSERT INTO hosts (name, count) VALUES ('box', 12000);
+            INSERT INTO groups (rule, severity, program, object, count) VALUES ('known', 4, 'p', 'o', 1960);
+            INSERT INTO groups (rule, severity, program, object, count) VALUES ('urgent', 2, 'p', 'o', 40);
+            INSERT INTO groups (rule, severity, program, object, count)
+                SELECT 'hostile', 2, 'p', n::text, 1 FROM generate_series(1, 10000) n;
+            INSERT INTO alerts (day, agent, time_ns, received_ns, group_id, host, body, words)
+                SELECT 0, 1, 20000 + n, 0, CASE WHEN n % 50 = 0 THEN 2 ELSE 1 END, 1, '{}', '' FROM generate_series(1, 2000) n;
+            INSERT INTO alerts (day, agent, time_ns, received_ns, group_id, host, body, words)
+                SELECT 0, 1, n, 0, 2 + n, 1, '{}', '' FROM generate_series(1, 10000) n;
+            INSERT INTO hours VALUES (0, 2, 10040), (0, 4, 1960);
+            ANALYZE";
+        client.batch_execute(rows).expect("added");
+    }
+
+    /// Returns rows that a node of a plan returns in all.
+    fn rows(line: &str) -> Option<f64> {
+        let number = |name: &str| {
+            let (_, after) = line.split_once(name)?;
+            let end = after.find([' ', ')']).unwrap_or(after.len());
+            after[..end].parse::<f64>().ok()
+        };
+        Some(number("rows=")? * number("loops=")?)
+    }
+
+    #[test]
+    fn groups_of_old_alerts_do_not_make_a_list_of_alerts_long() {
+        let server = Server::shared();
+        let url = server.database();
+        fill(&url);
+        let readers = Readers::new(Target::parse(&url).expect("a URL"));
+        let filter = Filter {
+            severity: Severity::named("Critical"),
+            ..Filter::default()
+        };
+        let (found, plan) = readers
+            .with(|connection| {
+                let found = alerts(connection, &filter)?;
+                let (sql, conditions) = question(connection, &filter)?;
+                let sql = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {sql}");
+                let plan = conditions.query(connection, &sql)?;
+                let plan: Result<Vec<String>, _> = plan.iter().map(|row| row.try_get(0)).collect();
+                Ok((found, plan?))
+            })
+            .expect("readable");
+        let rules: Vec<_> = found.iter().map(|row| &*row.rule).collect();
+        assert_eq!(
+            rules,
+            [["urgent"; 40].as_slice(), &["hostile"; 10]].concat()
+        );
+        let plan = plan.join("\n");
+        // 2,010 alerts are read until the page is complete, and a group for each, but never all that are accepted.
+        assert!(
+            plan.contains("SubPlan") && plan.contains("groups_pkey"),
+            "{plan}"
+        );
+        let most = plan.lines().filter_map(rows).fold(0.0, f64::max);
+        assert!((50.0..4000.0).contains(&most), "{most}: {plan}");
+    }
 }
