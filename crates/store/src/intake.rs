@@ -31,10 +31,10 @@ pub(crate) type GroupKey = (String, u8, String, String);
 
 /// A record that was not stored before.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NewRecord {
+pub(crate) struct NewRecord<'a> {
     pub(crate) sequence: Option<u64>,
-    pub(crate) alert: Option<NewAlert>,
-    pub(crate) loss: Option<Loss>,
+    pub(crate) alert: Option<&'a NewAlert>,
+    pub(crate) loss: Option<&'a Loss>,
 }
 
 /// What becomes of a batch whose numbers pass over some.
@@ -59,7 +59,19 @@ pub(crate) fn check_order(batch: &Batch, before: u64, hole: Hole) -> Result<(), 
 
 /// Returns what of a batch was not stored before. `before` is the number up to which the sender's records are
 /// stored, `host` the host of an agent that has enrolled; empty for a direct sender.
-pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Vec<NewRecord>) {
+pub(crate) fn new_records<'a>(
+    batch: &'a mut Batch,
+    before: u64,
+    host: &str,
+) -> (Receipt, Vec<NewRecord<'a>>) {
+    for record in &mut batch.records {
+        if let Record::Alert(alert, _) = record
+            && !host.is_empty()
+        {
+            // An agent that has enrolled writes as itself, whatever its alerts say.
+            host.clone_into(&mut alert.host);
+        }
+    }
     let mut receipt = Receipt {
         acknowledged: before,
         ..Receipt::default()
@@ -69,7 +81,7 @@ pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Ve
         receipt.missing = first.saturating_sub(before.saturating_add(1));
     }
     let mut records = Vec::new();
-    for (sequence, record) in numbered(batch.first, batch.records) {
+    for (sequence, record) in numbered(batch.first, &batch.records) {
         if let Some(sequence) = sequence {
             if sequence <= before {
                 receipt.duplicates += 1;
@@ -78,15 +90,11 @@ pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Ve
             receipt.acknowledged = sequence;
         }
         receipt.stored += 1;
-        let (mut alert, loss) = match record {
-            Record::Alert(alert, loss) => (Some(alert), loss),
+        let (alert, loss) = match record {
+            Record::Alert(alert, loss) => (Some(alert), loss.as_ref()),
             Record::Loss(loss) => (None, Some(loss)),
             Record::Dropped => (None, None),
         };
-        if let Some(alert) = alert.as_mut().filter(|_| !host.is_empty()) {
-            // An agent that has enrolled writes as itself, whatever its alerts say.
-            host.clone_into(&mut alert.host);
-        }
         records.push(NewRecord {
             sequence,
             alert,
@@ -99,8 +107,8 @@ pub(crate) fn new_records(batch: Batch, before: u64, host: &str) -> (Receipt, Ve
 /// Pairs each record with its sequence number.
 fn numbered(
     first: Option<u64>,
-    records: Vec<Record>,
-) -> impl Iterator<Item = (Option<u64>, Record)> {
+    records: &[Record],
+) -> impl Iterator<Item = (Option<u64>, &Record)> {
     let numbers = (0_u64..).map(move |at| first.map(|first| first.saturating_add(at)));
     numbers.zip(records)
 }

@@ -11,6 +11,7 @@ mod account;
 mod bundles;
 mod captures;
 mod certificate;
+mod change;
 mod error;
 mod intake;
 mod limits;

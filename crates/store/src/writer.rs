@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::error::StoreError;
+use crate::change::{Awaited, Change, Kind};
+use crate::error::{Fault, StoreError};
 use crate::intake::Cache;
 
 /// Changes that wait at most. A caller with more is told that the store is busy, and keeps them.
@@ -17,39 +18,16 @@ const TRANSACTION: usize = 128;
 
 /// Time after which a transaction takes no more changes: the bound on how long an acknowledgement waits for
 /// changes of others.
-const TRANSACTION_TIME: Duration = Duration::from_millis(100);
+const TRANSACTION_TIME: Duration = Duration::from_millis(if cfg!(test) { LONG_MS } else { 100 });
 
 /// The same for a transaction of batches alone. Nobody looks at a page until they are committed, and the more share a
 /// transaction, the fewer rows of sums it changes.
-const BATCHES_TIME: Duration = Duration::from_millis(400);
+const BATCHES_TIME: Duration = Duration::from_millis(if cfg!(test) { LONG_MS } else { 400 });
 
-/// Runs within a transaction, or gets the reason why there is none.
-pub(crate) type Run<D> = Box<dyn FnOnce(Result<&mut D, StoreError>) -> Outcome + Send>;
+/// What tests put together shares a transaction on a busy machine, too.
+const LONG_MS: u64 = 60_000;
 
-/// One change.
-pub(crate) struct Change<D> {
-    pub(crate) run: Run<D>,
-    pub(crate) kind: Kind,
-}
-
-/// What a change is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A batch of records.
-    Batch,
-    /// Something else, for which a caller waits.
-    Other,
-    /// The same, and it reads or deletes sums of alerts: those of batches before it have to be written.
-    NeedsSums,
-}
-
-/// What becomes of a change.
-pub(crate) struct Outcome {
-    /// Undo what it has done so far.
-    pub(crate) failed: bool,
-    /// Runs after the commit, or with the reason why there was none.
-    pub(crate) done: Box<dyn FnOnce(Result<(), StoreError>)>,
-}
+type BoxedChange<D> = Box<dyn Change<D>>;
 
 /// A database as the thread that writes sees it.
 pub(crate) trait Transactions: Send + 'static {
@@ -74,7 +52,7 @@ pub(crate) trait Transactions: Send + 'static {
 
 /// Handle on the thread. Dropping it waits until everything that was submitted is committed.
 pub(crate) struct Handle<D> {
-    changes: Option<SyncSender<Change<D>>>,
+    changes: Option<SyncSender<BoxedChange<D>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,13 +64,13 @@ impl<D> fmt::Debug for Handle<D> {
 
 impl<D> Handle<D> {
     /// Submits a change; waits while too many wait.
-    pub(crate) fn submit(&self, change: Change<D>) -> Result<(), StoreError> {
+    pub(crate) fn submit(&self, change: BoxedChange<D>) -> Result<(), StoreError> {
         let changes = self.changes.as_ref().ok_or(StoreError::Stopped)?;
         changes.send(change).map_err(|_unsent| StoreError::Stopped)
     }
 
     /// Submits a change, or refuses it if too many wait.
-    pub(crate) fn try_submit(&self, change: Change<D>) -> Result<(), StoreError> {
+    pub(crate) fn try_submit(&self, change: BoxedChange<D>) -> Result<(), StoreError> {
         let changes = self.changes.as_ref().ok_or(StoreError::Stopped)?;
         changes.try_send(change).map_err(|error| match error {
             TrySendError::Full(_) => StoreError::Busy,
@@ -117,19 +95,13 @@ pub(crate) fn run<D, T: Send + 'static>(
     kind: Kind,
     change: impl FnOnce(&mut D) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let (sender, receiver) = sync_channel(1);
-    let run = Box::new(move |database: Result<&mut D, StoreError>| {
-        let changed = database.and_then(change);
-        let failed = changed.is_err();
-        Outcome {
-            failed,
-            done: Box::new(move |committed: Result<(), StoreError>| {
-                // The caller waits below.
-                let _ = sender.send(committed.and(changed));
-            }),
-        }
-    });
-    handle.submit(Change { run, kind })?;
+    let (caller, receiver) = sync_channel(1);
+    handle.submit(Box::new(Awaited {
+        kind,
+        change: Some(change),
+        changed: Err(StoreError::Stopped),
+        caller,
+    }))?;
     receiver.recv().unwrap_or(Err(StoreError::Stopped))
 }
 
@@ -145,88 +117,113 @@ pub(crate) fn start<D: Transactions>(database: D) -> Result<Handle<D>, StoreErro
     })
 }
 
-fn work<D: Transactions>(mut database: D, changes: &Receiver<Change<D>>) {
+fn work<D: Transactions>(mut database: D, changes: &Receiver<BoxedChange<D>>) {
     while let Ok(first) = changes.recv() {
         database.cache().trim();
-        let mut done = Vec::new();
-        let result = transaction(&mut database, first, changes, &mut done);
-        let cause = result.err().map(|error| explain(&error));
-        if cause.is_some() {
-            database.cache().forget();
-        }
-        for (done, failed) in done {
-            // A change that failed by itself has its own error, and left nothing behind.
-            done(match &cause {
-                Some(cause) if !failed => Err(StoreError::Commit {
-                    cause: cause.clone(),
-                }),
-                _ => Ok(()),
-            });
+        let again = transaction(&mut database, first, || changes.try_recv().ok());
+        for change in again {
+            // Alone it has its own error, and none runs again.
+            transaction(&mut database, change, || None);
         }
     }
 }
 
-/// Callbacks of a transaction, and whether the change failed by itself.
-type Callbacks = Vec<(Box<dyn FnOnce(Result<(), StoreError>)>, bool)>;
+/// A change of a transaction that was begun.
+struct Ran<D> {
+    change: BoxedChange<D>,
+    /// It failed by itself, and was undone.
+    failed: bool,
+}
 
+/// Runs changes in one transaction and answers them. Returns those that have to run again, each in a transaction of its own.
 fn transaction<D: Transactions>(
     database: &mut D,
-    first: Change<D>,
-    changes: &Receiver<Change<D>>,
-    done: &mut Callbacks,
-) -> Result<(), StoreError> {
+    mut first: BoxedChange<D>,
+    next: impl FnMut() -> Option<BoxedChange<D>>,
+) -> Vec<BoxedChange<D>> {
     if let Err(error) = database.begin() {
-        let outcome = (first.run)(Err(error));
-        done.push((outcome.done, true));
-        return Ok(());
+        first.run(Err(error));
+        first.done(Ok(()));
+        return Vec::new();
     }
-    let filled = fill(database, first, changes, done);
+    let mut ran = Vec::new();
+    let filled = fill(database, (first, next), &mut ran);
     let summed = filled.and_then(|()| database.write_sums());
-    let committed = summed.and_then(|()| database.commit());
-    if committed.is_err() {
-        database.abandon();
-    }
-    committed
+    let Err(error) = summed.and_then(|()| database.commit()) else {
+        for it in ran {
+            it.change.done(Ok(()));
+        }
+        return Vec::new();
+    };
+    database.abandon();
+    database.cache().forget();
+    refuse(ran, error)
 }
 
-/// Runs changes until none waits, or the transaction is large enough.
+/// Answers changes whose transaction was not committed. If the values of one of them are the reason, nobody can tell which one it
+/// is: returns those that have to run again, so that the others do not fail with it for ever.
+fn refuse<D>(mut ran: Vec<Ran<D>>, error: StoreError) -> Vec<BoxedChange<D>> {
+    let is_alone = ran.len() == 1;
+    let is_of_values = error.fault() == Fault::Values;
+    if is_of_values && let Some(only) = ran.pop_if(|it| is_alone && !it.failed) {
+        only.change.done(Err(error));
+        return Vec::new();
+    }
+    let cause = explain(&error);
+    let mut again = Vec::new();
+    for it in ran {
+        if it.failed {
+            // It has its own error, and left nothing behind.
+            it.change.done(Ok(()));
+        } else if is_of_values && it.change.can_run() {
+            again.push(it.change);
+        } else {
+            let cause = cause.clone();
+            it.change.done(Err(StoreError::Commit { cause }));
+        }
+    }
+    again
+}
+
+/// Runs changes until none waits, or the transaction is large enough. If it fails, the last change has not run, or has to be
+/// undone with the transaction.
 fn fill<D: Transactions>(
     database: &mut D,
-    first: Change<D>,
-    changes: &Receiver<Change<D>>,
-    done: &mut Callbacks,
+    (first, mut next): (BoxedChange<D>, impl FnMut() -> Option<BoxedChange<D>>),
+    ran: &mut Vec<Ran<D>>,
 ) -> Result<(), StoreError> {
     let (began, mut time) = (Instant::now(), BATCHES_TIME);
-    let mut next = Some(first);
-    while let Some(change) = next.take() {
-        if change.kind != Kind::Batch {
+    let mut waiting = Some(first);
+    while let Some(mut change) = waiting.take() {
+        let kind = change.kind();
+        if kind != Kind::Batch {
             time = TRANSACTION_TIME;
         }
-        let summed = match change.kind {
+        let summed = match kind {
             Kind::NeedsSums => database.write_sums(),
             Kind::Batch | Kind::Other => Ok(()),
         };
-        if let Err(error) = summed.and_then(|()| database.save()) {
-            let outcome = (change.run)(Err(error));
-            done.push((outcome.done, true));
-            return Err(StoreError::Stopped);
-        }
-        let outcome = (change.run)(Ok(&mut *database));
-        done.push((outcome.done, outcome.failed));
-        if outcome.failed {
+        let ready = summed.and_then(|()| database.save());
+        let failed = ready.is_ok() && !change.run(Ok(&mut *database));
+        ran.push(Ran { change, failed });
+        ready?;
+        if failed {
             database.undo()?;
             database.cache().forget();
         }
         database.keep()?;
-        if done.len() < TRANSACTION && began.elapsed() < time {
-            next = changes.try_recv().ok();
+        if ran.len() < TRANSACTION && began.elapsed() < time {
+            waiting = next();
         }
     }
     Ok(())
 }
 
 /// Returns an error with its causes, for those who share it.
-fn explain(error: &StoreError) -> String {
+pub(crate) fn explain(error: &StoreError) -> String {
+    if let StoreError::Commit { cause } = error {
+        return cause.clone();
+    }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

@@ -58,11 +58,15 @@ struct Columns {
 }
 
 /// Stores what was not stored before.
-pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Receipt, StoreError> {
+pub(super) fn append(
+    state: &mut State,
+    batch: &mut Batch,
+    hole: Hole,
+) -> Result<Receipt, StoreError> {
     let (sender, received_ns) = (batch.sender, batch.received_ns);
     let row = state.first(SENDER, &[&sender.0])?;
     let (before, host) = sender_of(row, sender)?;
-    intake::check_order(&batch, before, hole)?;
+    intake::check_order(batch, before, hole)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let (mut sums, mut columns) = (Sums::default(), Columns::default());
     let mut room = None;
@@ -89,7 +93,7 @@ pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Rece
             columns.bodies.push(alert.body);
         }
         if let Some(loss) = loss {
-            insert_loss(state.connection()?, sender, (&loss, &mut room))?;
+            insert_loss(state.connection()?, sender, (loss, &mut room))?;
         }
     }
     insert(
@@ -103,14 +107,16 @@ pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Rece
 }
 
 /// Returns the alert without the character that no text of the server can hold.
-fn clean(alert: NewAlert) -> NewAlert {
+fn clean(alert: &NewAlert) -> NewAlert {
     NewAlert {
+        time_ns: alert.time_ns,
+        severity: alert.severity,
         rule: text(&alert.rule),
         host: text(&alert.host),
         program: text(&alert.program),
         object: text(&alert.object),
+        message: text(&alert.message),
         body: text(&alert.body),
-        ..alert
     }
 }
 

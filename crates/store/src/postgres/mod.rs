@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::certificate::CertificateName;
+use crate::change::{Kind, Submitted};
 use crate::error::StoreError;
 use crate::intake::Hole;
 use crate::model::{
@@ -31,10 +32,12 @@ use crate::model::{
     TokenId,
 };
 use crate::number::now_ns;
-use crate::writer::{self as queue, Change, Handle, Kind, Outcome};
+use crate::writer::{self as queue, Handle};
 use crate::{OnCommitted, Store};
 
 use self::connection::{Readers, Target};
+#[cfg(test)]
+pub(crate) use self::writer::LOCK;
 use self::writer::State;
 
 /// A store in the schema `tollgate` of a PostgreSQL database. Several processes can open it, on several machines; all
@@ -89,19 +92,8 @@ impl PostgresStore {
 
     /// Submits a batch.
     fn submit(&self, batch: Batch, hole: Hole, done: OnCommitted) -> Result<(), StoreError> {
-        let run = Box::new(move |state: Result<&mut State, StoreError>| {
-            let appended = state.and_then(|state| append::append(state, batch, hole));
-            Outcome {
-                failed: appended.is_err(),
-                done: Box::new(move |committed: Result<(), StoreError>| {
-                    done(committed.and(appended));
-                }),
-            }
-        });
-        self.writer.try_submit(Change {
-            run,
-            kind: Kind::Batch,
-        })
+        let submitted = Submitted::new(append::append, (batch, hole), done);
+        self.writer.try_submit(Box::new(submitted))
     }
 }
 

@@ -67,11 +67,12 @@ INSERT INTO group_hours SELECT hour, group_id, sum(count), min(first_ns), max(la
 
 INSERT INTO group_hosts SELECT group_id, host, max(hour) FROM counts GROUP BY 1, 2;
 
-INSERT INTO rule_sums SELECT 1, hour, md5(rule), rule, sum(h.count) FROM group_hours h JOIN groups g ON g.id = group_id GROUP BY 2, 4;
+-- Two rules can have one digest.
+INSERT INTO rule_sums SELECT 1, hour, md5(rule), min(rule), sum(h.count) FROM group_hours h JOIN groups g ON g.id = group_id GROUP BY 2, 3;
 
 INSERT INTO host_sums SELECT 1, hour, host, sum(count) FROM counts GROUP BY 2, 3;
 
-INSERT INTO rule_sums SELECT 24, floor(start / 24.0)::bigint, digest, rule, sum(count) FROM rule_sums GROUP BY 2, 3, 4;
+INSERT INTO rule_sums SELECT 24, floor(start / 24.0)::bigint, digest, min(rule), sum(count) FROM rule_sums GROUP BY 2, 3;
 
 INSERT INTO host_sums SELECT 24, floor(start / 24.0)::bigint, host, sum(count) FROM host_sums GROUP BY 2, 3;
 

@@ -145,12 +145,15 @@ fn add_tops(statements: &mut Statements, sums: &Sums) {
         [Box::new(keys(of, |key| *key)), Box::new(counts)],
     );
     let of = &sums.rules();
+    // Two rules can have one digest, and a sender may choose them so: both are counted under one name. A row that a statement
+    // changes twice would be an error.
     let rules: Vec<String> = of.keys().map(|key| key.2.to_owned()).collect();
     let counts: Column = of.values().copied().collect();
     statements.add(
         "INSERT INTO rule_sums (span, start, digest, rule, count)
-         SELECT span, start, md5(rule), rule, count
+         SELECT span, start, md5(rule), min(rule), sum(count)::bigint
          FROM UNNEST($1::bigint[], $2::bigint[], $3::text[], $4::bigint[]) AS n (span, start, rule, count)
+         GROUP BY 1, 2, 3
          ON CONFLICT (span, start, digest) DO UPDATE SET count = rule_sums.count + excluded.count",
         [Box::new(keys(of, |key| key.0)), Box::new(keys(of, |key| key.1)), Box::new(rules), Box::new(counts) as Value],
     );
@@ -181,14 +184,18 @@ pub(super) fn drop_before(connection: &mut Connection, hour: i64) -> Result<(), 
     ] {
         connection.execute(sql, &[&hour])?;
     }
-    for (table, names) in [("rule_sums", "digest, rule"), ("host_sums", "host")] {
+    // Hours can have different rules with one digest.
+    for (table, key, names, values) in [
+        ("rule_sums", "digest", "digest, rule", "digest, min(rule)"),
+        ("host_sums", "host", "host", "host"),
+    ] {
         // The day of the hour begins later now.
         let sql = format!("DELETE FROM {table} WHERE span = {DAY} AND start <= $1");
         connection.execute(&sql, &[&day])?;
         let sql = format!(
             "INSERT INTO {table} (span, start, {names}, count)
-             SELECT {DAY}, $1::bigint, {names}, sum(count) FROM {table}
-             WHERE span = 1 AND start BETWEEN $1::bigint * {DAY} AND $1::bigint * {DAY} + {DAY} - 1 GROUP BY {names}"
+             SELECT {DAY}, $1::bigint, {values}, sum(count) FROM {table}
+             WHERE span = 1 AND start BETWEEN $1::bigint * {DAY} AND $1::bigint * {DAY} + {DAY} - 1 GROUP BY {key}"
         );
         connection.execute(&sql, &[&day])?;
     }

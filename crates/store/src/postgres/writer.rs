@@ -16,7 +16,7 @@ use crate::intake::{Cache, Sums};
 use crate::writer::Transactions;
 
 /// Key of the advisory lock: "toll" in ASCII.
-pub(super) const LOCK: i64 = 0x746f_6c6c;
+pub(crate) const LOCK: i64 = 0x746f_6c6c;
 
 /// Marks the beginning of a change.
 const MARK: &str = "SAVEPOINT change;";

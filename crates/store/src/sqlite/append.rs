@@ -9,10 +9,14 @@ use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
 use crate::number::{signed, unsigned};
 
 /// Stores what was not stored before.
-pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Receipt, StoreError> {
+pub(super) fn append(
+    state: &mut State,
+    batch: &mut Batch,
+    hole: Hole,
+) -> Result<Receipt, StoreError> {
     let (sender, received_ns) = (batch.sender, batch.received_ns);
     let (before, host) = sender_state(state.connection(), sender)?;
-    intake::check_order(&batch, before, hole)?;
+    intake::check_order(batch, before, hole)?;
     let (receipt, records) = intake::new_records(batch, before, &host);
     let mut sums = Sums::default();
     let mut room = None;
@@ -23,10 +27,10 @@ pub(super) fn append(state: &mut State, batch: Batch, hole: Hole) -> Result<Rece
                 sequence: record.sequence,
                 received_ns,
             };
-            insert(state, &alert, &from, &mut sums)?;
+            insert(state, alert, &from, &mut sums)?;
         }
         if let Some(loss) = record.loss {
-            insert_loss(state.connection(), sender, (&loss, &mut room))?;
+            insert_loss(state.connection(), sender, (loss, &mut room))?;
         }
     }
     advance(state.connection(), sender, &receipt, received_ns)?;

@@ -28,6 +28,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::certificate::CertificateName;
+use crate::change::{Kind, Submitted};
 use crate::error::StoreError;
 use crate::intake::Hole;
 use crate::model::{
@@ -40,7 +41,7 @@ use crate::{OnCommitted, Store};
 
 use self::readers::Readers;
 use self::writer::State;
-use crate::writer::{self as queue, Change, Handle, Kind, Outcome};
+use crate::writer::{self as queue, Handle};
 
 /// Time limit for a lock that another process holds: a backup, `serve token` beside a running server.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -97,19 +98,8 @@ impl SqliteStore {
 
     /// Submits a batch.
     fn submit(&self, batch: Batch, hole: Hole, done: OnCommitted) -> Result<(), StoreError> {
-        let run = Box::new(move |state: Result<&mut State, StoreError>| {
-            let appended = state.and_then(|state| append::append(state, batch, hole));
-            Outcome {
-                failed: appended.is_err(),
-                done: Box::new(move |committed: Result<(), StoreError>| {
-                    done(committed.and(appended));
-                }),
-            }
-        });
-        self.writer.try_submit(Change {
-            run,
-            kind: Kind::Batch,
-        })
+        let submitted = Submitted::new(append::append, (batch, hole), done);
+        self.writer.try_submit(Box::new(submitted))
     }
 }
 

@@ -4,9 +4,11 @@
 mod bundles;
 mod captures;
 mod certificates;
+mod digests;
 mod encrypted;
 mod order;
 mod people;
+mod place;
 mod shared;
 mod sums;
 mod together;
@@ -25,69 +27,13 @@ use crate::number::now_ns;
 use crate::severity::Severity;
 use crate::{PostgresStore, SqliteStore, Store};
 
+use self::place::Place;
+
 /// A new store with an agent.
 struct Fixture {
     store: Arc<dyn Store>,
     agent: AgentId,
     place: Place,
-}
-
-/// Where the store is.
-enum Place {
-    File(tempfile::TempDir),
-    /// The server ends with its last user.
-    Database {
-        url: String,
-        _server: Arc<Server>,
-    },
-}
-
-impl Place {
-    fn open(&self) -> Arc<dyn Store> {
-        match self {
-            Self::File(folder) => {
-                let path = folder.path().join("s.db");
-                SqliteStore::open(&path).expect("a store").into()
-            }
-            Self::Database { url, .. } => PostgresStore::open(url).expect("a store").into(),
-        }
-    }
-
-    /// Makes the rows of the audit log older than the time in which a row of the same kind is not added.
-    fn let_a_minute_pass(&self) {
-        let sql = "UPDATE audit SET time_ns = time_ns - 61000000000";
-        self.run(sql, sql);
-    }
-
-    /// Runs SQL of the one or the other database.
-    fn run(&self, of_file: &str, of_database: &str) {
-        match self {
-            Self::File(folder) => {
-                let connection = rusqlite::Connection::open(folder.path().join("s.db"));
-                connection
-                    .and_then(|connection| connection.execute_batch(of_file))
-                    .expect("writable");
-            }
-            Self::Database { url, .. } => {
-                let mut client =
-                    ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
-                client
-                    .batch_execute(&format!("SET search_path TO tollgate; {of_database}"))
-                    .expect("writable");
-            }
-        }
-    }
-
-    fn fixture(self) -> Fixture {
-        let store = self.open();
-        let token = token(&*store, Scope::Agents("web".to_owned()), 1, None);
-        let agent = enrol(&*store, token, 2, "box");
-        Fixture {
-            store,
-            agent,
-            place: self,
-        }
-    }
 }
 
 fn in_file() -> Fixture {

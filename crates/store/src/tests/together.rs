@@ -1,29 +1,45 @@
 //! Batches of several agents in one transaction, and searches with other conditions beside the words.
 
 use super::*;
+use crate::error::Fault;
 
 for_each_database! {
     batches_of_several_agents_add_up_to_the_same_sums,
+    a_batch_whose_sums_are_refused_fails_alone,
     a_search_with_other_conditions_finds_what_both_accept,
     a_filter_by_rule_program_or_group_finds_the_same_along_each_index,
 }
 
-/// Submits batches at once, so that they share transactions, and returns how many were stored.
-fn submit(store: &dyn Store, batches: Vec<Batch>) -> u64 {
+/// Submits batches that share a transaction, and returns what became of each.
+pub(super) fn submit(fixture: &Fixture, batches: Vec<Batch>) -> Vec<Result<Receipt, StoreError>> {
     let (sender, receiver) = channel();
     let count = batches.len();
-    for batch in batches {
+    let held = fixture.place.hold();
+    for (at, batch) in batches.into_iter().enumerate() {
         let sender = sender.clone();
-        let done = move |result: Result<Receipt, _>| {
-            let stored = result.map_or(0, |receipt| receipt.stored);
-            sender.send(stored).expect("it waits");
-        };
-        store.append(batch, Box::new(done)).expect("not busy");
+        let done = move |result| sender.send((at, result)).expect("it waits");
+        let submitted = fixture.store.append(batch, Box::new(done));
+        submitted.expect("not busy");
     }
-    receiver.iter().take(count).sum()
+    drop(held);
+    let mut results: Vec<_> = receiver.iter().take(count).collect();
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn batch(sender: AgentId, first: u64, alerts: Vec<NewAlert>) -> Batch {
+/// Returns how many records were stored, and the errors.
+fn stored(results: Vec<Result<Receipt, StoreError>>) -> (u64, Vec<StoreError>) {
+    let (mut stored, mut errors) = (0, Vec::new());
+    for result in results {
+        match result {
+            Ok(receipt) => stored += receipt.stored,
+            Err(error) => errors.push(error),
+        }
+    }
+    (stored, errors)
+}
+
+pub(super) fn batch(sender: AgentId, first: u64, alerts: Vec<NewAlert>) -> Batch {
     let records = alerts.into_iter().map(|alert| Record::Alert(alert, None));
     Batch {
         sender,
@@ -39,29 +55,81 @@ fn batches_of_several_agents_add_up_to_the_same_sums(fixture: &Fixture) {
     let agents: Vec<_> = (10..15)
         .map(|n| enrol(store, token, n, &format!("host-{n}")))
         .collect();
-    let mut batches = Vec::new();
+    fixture.place.run(
+        "CREATE TRIGGER refuse BEFORE INSERT ON alerts WHEN NEW.body = 'refused'
+         BEGIN SELECT RAISE(ABORT, 'refused'); END",
+        "ALTER TABLE alerts ADD CHECK (body <> 'refused')",
+    );
+    fixture.place.count_commits();
+    let (mut batches, day) = (Vec::new(), 24 * HOUR);
     for round in 0..8 {
         for agent in &agents {
             let time = i64::try_from(round).expect("small") * HOUR / 2;
             let alerts = vec![alert(time, "a", "one"), alert(time + 1, "b", "two")];
             batches.push(batch(*agent, 1 + round * 2, alerts));
         }
-        // Fails in the midst of the others, and leaves neither alerts nor sums.
-        batches.push(batch(AgentId(4711), 1, vec![alert(1, "c", "three")]));
+        // Fails in the midst of the others, after it has made a group and a day, and leaves neither of them, nor alerts or sums.
+        let refused = NewAlert {
+            body: "refused".to_owned(),
+            ..alert(day, "c", "three")
+        };
+        let alerts = vec![alert(day, "c", "three"), refused];
+        batches.push(batch(fixture.agent, 1, alerts));
     }
-    assert_eq!(submit(store, batches), 80);
+    // Needs the same group and the same day.
+    batches.push(batch(agents[0], 17, vec![alert(day, "c", "three")]));
+    let commits = fixture.place.commits();
+    let (stored, errors) = stored(submit(fixture, batches));
+    assert_eq!((stored, errors.len()), (81, 8));
+    assert!(errors.iter().all(|it| it.fault() == Fault::Values));
+    assert_eq!(fixture.place.commits() - commits, 1, "one transaction");
+    assert_eq!(store.statistics().expect("readable").alerts, 81);
     let groups = store.groups(&Filter::default()).expect("readable");
     let counts: Vec<_> = groups
         .iter()
         .map(|group| (&*group.rule, group.count, group.hosts, group.first_ns))
         .collect();
-    assert_eq!(counts, [("b", 40, 5, 1), ("a", 40, 5, 0)]);
+    assert_eq!(counts, [("c", 1, 1, day), ("b", 40, 5, 1), ("a", 40, 5, 0)]);
     let overview = store.overview(0, 4 * HOUR).expect("readable");
     let hours: Vec<_> = overview.alerts.iter().map(|hour| hour.count).collect();
     assert_eq!(hours, [20; 4]);
     assert_eq!(overview.rules, [("a".to_owned(), 40), ("b".to_owned(), 40)]);
     assert_eq!(overview.hosts.len(), 5);
     assert!(overview.hosts.iter().all(|(_, count)| *count == 16));
+}
+
+fn a_batch_whose_sums_are_refused_fails_alone(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let agents: Vec<_> = (10..14)
+        .map(|n| enrol(store, TokenId(1), n, &format!("host-{n}")))
+        .collect();
+    fixture.place.run(
+        "CREATE TRIGGER refuse BEFORE INSERT ON rule_sums WHEN NEW.rule = 'refused'
+         BEGIN SELECT RAISE(ABORT, 'refused'); END",
+        "ALTER TABLE rule_sums ADD CHECK (rule <> 'refused')",
+    );
+    fixture.place.count_commits();
+    let good = |agent: &AgentId| batch(*agent, 1, vec![alert(1, "a", "one"); 2]);
+    let refused = || batch(fixture.agent, 1, vec![alert(1, "refused", "two")]);
+    let mut batches: Vec<_> = agents.iter().map(good).collect();
+    batches.insert(2, refused());
+    let commits = fixture.place.commits();
+    let results = submit(fixture, batches);
+    let is_stored: Vec<_> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(is_stored, [true, true, false, true, true]);
+    let (stored, errors) = stored(results);
+    // A queue sets it aside by this fault.
+    assert_eq!((stored, errors[0].fault()), (8, Fault::Values));
+    assert_eq!(fixture.place.commits() - commits, 4, "one for each");
+    let groups = store.groups(&Filter::default()).expect("readable");
+    assert_eq!((groups.len(), groups[0].count, groups[0].hosts), (1, 8, 4));
+    let overview = store.overview(0, HOUR).expect("readable");
+    assert_eq!(overview.rules, [("a".to_owned(), 8)]);
+    // It fails again, and its agent goes on without it.
+    let again = append(store, refused()).expect_err("refused");
+    assert_eq!(again.fault(), Fault::Values);
+    append(store, good(&fixture.agent)).expect("stored");
+    assert_eq!(bodies(store, &Filter::default()).len(), 10);
 }
 
 fn a_search_with_other_conditions_finds_what_both_accept(fixture: &Fixture) {
