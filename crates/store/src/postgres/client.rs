@@ -85,21 +85,24 @@ impl Client {
         Ok(runtime.block_on(client.query(statement, values))?)
     }
 
-    /// Runs statements without values, and then one with values, which is sent at once: one round trip for both.
+    /// Runs statements without values, and then one with values, which is sent at once: one round trip for both. Returns whether
+    /// those ran, and the rows.
     pub(super) fn query_after(
         &mut self,
         before: &str,
         (statement, values): (&Statement, &[&(dyn ToSql + Sync)]),
-    ) -> Result<Vec<Row>, StoreError> {
-        let (runtime, client) = self.parts()?;
+    ) -> (Result<(), StoreError>, Result<Vec<Row>, StoreError>) {
+        let (runtime, client) = match self.parts() {
+            Ok(parts) => parts,
+            Err(error) => return (Err(error), Err(StoreError::Stopped)),
+        };
         // The first poll of each sends it, in this order.
         let both = join(
             client.batch_execute(before),
             client.query(statement, values),
         );
         let (done, rows) = runtime.block_on(both);
-        done?;
-        Ok(rows?)
+        (done.map_err(Into::into), rows.map_err(Into::into))
     }
 
     /// Runs statements one after the other that are sent at once: one round trip for all. Fails with the first error; within a

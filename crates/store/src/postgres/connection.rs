@@ -222,15 +222,23 @@ impl Connection {
         Ok(number.flatten().unwrap_or(0))
     }
 
-    /// Runs statements without values, and returns the first row of a query after them, in one round trip.
+    /// Returns true if a statement need not be prepared.
+    pub(super) fn has_prepared(&self, sql: &str) -> bool {
+        self.prepared.contains_key(sql)
+    }
+
+    /// Runs statements without values, and a query after them, in one round trip. Returns whether those ran, and the first row.
     pub(super) fn first_after(
         &mut self,
         before: &str,
         (sql, values): (&str, Values<'_>),
-    ) -> Result<Option<Row>, StoreError> {
-        let statement = self.prepared(sql)?;
-        let rows = self.client.query_after(before, (&statement, values))?;
-        Ok(rows.into_iter().next())
+    ) -> (Result<(), StoreError>, Result<Option<Row>, StoreError>) {
+        let statement = match self.prepared(sql) {
+            Ok(statement) => statement,
+            Err(error) => return (Err(error), Err(StoreError::Stopped)),
+        };
+        let (done, rows) = self.client.query_after(before, (&statement, values));
+        (done, rows.map(|rows| rows.into_iter().next()))
     }
 
     /// Runs statements one after the other in one round trip. Fails with the first error.
