@@ -347,6 +347,10 @@ directory_traversal => Case {
         act("cat", &["cat", "/usr/bin/../../etc/hosts"]).at(&[Host, Below])
             .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")]),
         act("head", &["head", "../../../etc/none"]).by(&[User]).showing(&[("fd.name", "/etc/none")]),
+        // Libraries that resolve a path safely read the file by another open, whose name does not climb.
+        act("python3", &["/usr/bin/python3", "-c", "import os; \
+            at = os.open('/usr/bin/../../etc/hosts', os.O_PATH); open('/proc/self/fd/%d' % at)"]).at(&[Host])
+            .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")]),
     ],
     near_misses: &[
         act("cat", &["cat", "/usr/../etc/hosts"]),
