@@ -84,6 +84,8 @@ impl Collector {
             options.push(key("token_file", Path::new(&file)));
         }
         if let (Some(cert), Some(private)) = (self.cert, self.key) {
+            // The configuration may have a token, which a certificate excludes.
+            options.push(key("token_file", Path::new("")));
             options.push(key("cert_file", &cert));
             options.push(key("key_file", &private));
         }
@@ -162,9 +164,21 @@ mod tests {
             ..Collector::default()
         };
         let options = of_certificate.options_with(variable);
-        assert_eq!(options.len(), 4, "{options:?}");
-        assert_eq!(options[2], "collector_output.cert_file=/a.crt");
-        assert_eq!(options[3], "collector_output.key_file=/a.key");
+        let expected = [
+            "collector_output.token_file=",
+            "collector_output.cert_file=/a.crt",
+            "collector_output.key_file=/a.key",
+        ];
+        assert_eq!(options[2..], expected);
+        // As if a file had named that collector with a token.
+        let mut all = ["url=https://c:6443", "token_file=/token", "enabled=true"]
+            .map(|key| format!("collector_output.{key}"))
+            .to_vec();
+        all.extend_from_slice(&options[2..]);
+        let loaded = config::load(None, &all, config::CompatMode::Tollgate);
+        let collector = loaded.expect("valid").0.outputs.collector;
+        assert!(collector.enabled && collector.token_file.as_os_str().is_empty());
+        assert_eq!(collector.cert_file, Path::new("/a.crt"));
         let options = Collector::default().options_with(variable);
         assert!(options[1].contains("https://env:6443"), "{options:?}");
         assert!(Collector::default().options_with(|_| None).is_empty());

@@ -1,5 +1,8 @@
 //! Options that do nothing without another one, which may be in the environment or the configuration as well.
 
+use std::fs;
+use std::path::Path;
+
 use agent::options::Detection;
 use config::{Config, Request};
 use diagnostics::exit::Exit;
@@ -26,11 +29,15 @@ impl Idle {
     /// Refuses an option that has no effect with the settings of `detection`, which has those of the environment: who
     /// gives `--bundle-key` believes that bundles come.
     ///
+    /// The configuration is read once more for this. A pipe, such as that of `-c <(generated)`, gives its text once, and
+    /// belongs to the reader that decides what is watched: with one, such an option is not refused, and does nothing.
+    ///
     /// # Errors
     ///
     /// [`Exit::BadInput`], also if the configuration cannot be read.
     pub(crate) fn check(self, detection: &Detection) -> Result<(), Failure> {
-        if self == Self::default() {
+        let is_stream = |file: &Path| fs::metadata(file).is_ok_and(|meta| !meta.is_file());
+        if self == Self::default() || detection.config.as_deref().is_some_and(is_stream) {
             return Ok(());
         }
         let request = Request {
@@ -102,11 +109,13 @@ mod tests {
         let of_none = Idle::of(&Collector::default(), Some(&Responses::default()));
         assert_eq!(of_none, Idle::default());
         // Without such an option nothing is read: this one could not be.
-        let detection = Detection {
-            config: Some("/no/such/file".into()),
+        let with = |path: &str| Detection {
+            config: Some(path.into()),
             ..Detection::default()
         };
-        assert!(of_none.check(&detection).is_ok());
-        assert!(of_both.check(&detection).is_err());
+        assert!(of_none.check(&with("/no/such/file")).is_ok());
+        assert!(of_both.check(&with("/no/such/file")).is_err());
+        // It can be read once only, as a pipe.
+        assert!(of_both.check(&with("/dev/null")).is_ok());
     }
 }
