@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use event::{Pid, StartTime};
+use event::StartTime;
 use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
 use rules::Alert;

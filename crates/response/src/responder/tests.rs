@@ -3,6 +3,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 
+use event::Pid;
 use outputs::{Channel, Delivery, DeliveryError};
 
 use super::*;
