@@ -659,6 +659,8 @@ impl Config {
             given: self.given_rules.clone(),
             level: self.level,
             enables_hunting: self.rules.iter().any(levels::enables_hunting),
+            // Falco knows no levels.
+            as_falco: self.ignores_levels,
         }
     }
 

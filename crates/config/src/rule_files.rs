@@ -85,6 +85,8 @@ pub struct RuleSources {
     pub level: Level,
     /// A selection enables a built-in rule of level hunting, so these are read even if the level is off.
     pub enables_hunting: bool,
+    /// What a directory of `named` has that is called a rule file and is none is passed over, as Falco does.
+    pub as_falco: bool,
 }
 
 impl RuleSources {
@@ -92,11 +94,12 @@ impl RuleSources {
     #[must_use]
     pub fn read(&self) -> Vec<RuleFile> {
         let mut files = match self.bundled.is_empty() {
+            true if self.as_falco => read_as_falco(&self.named),
             true => read_all(&self.named),
             false => self.bundled.iter().map(bundled).collect(),
         };
         files.extend(self.used_folder().into_iter().flat_map(read_folder));
-        for file in expand_all(&self.added) {
+        for file in expand_all(&self.added, |_| true) {
             let real = |name: &str| fs::canonicalize(name).ok();
             let is_known = |known: &RuleFile| {
                 real(&known.name).is_some_and(|known| Some(known) == real(&file.name))
@@ -240,12 +243,31 @@ pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
             text: Ok(BUILTIN.to_owned()),
         }];
     }
-    expand_all(paths)
+    expand_all(paths, |_| true)
 }
 
-/// Reads the files that paths stand for. That there is none of them is an error of each path.
-fn expand_all(paths: &[PathBuf]) -> Vec<RuleFile> {
-    let files: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+/// Like [`read_all`], without what [`passed_over`] returns.
+#[must_use]
+pub fn read_as_falco(paths: &[PathBuf]) -> Vec<RuleFile> {
+    match paths.is_empty() {
+        true => read_all(paths),
+        false => expand_all(paths, Path::is_file),
+    }
+}
+
+/// Returns what directories among `paths` have that is called a rule file and is none, such as a link that leads nowhere.
+/// Falco does not load it, and does not say so.
+#[must_use]
+pub fn passed_over(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let folders = paths.iter().filter(|path| path.is_dir());
+    let listed = folders.flat_map(|folder| listed(folder).unwrap_or_default());
+    listed.filter(|path| !path.is_file()).collect()
+}
+
+/// Reads the files that paths stand for; of directories those that `is_read` selects. That there is none of them is an error of each path.
+fn expand_all(paths: &[PathBuf], is_read: impl Fn(&Path) -> bool) -> Vec<RuleFile> {
+    let files = paths.iter().flat_map(|path| expand(path, &is_read));
+    let files: Vec<_> = files.collect();
     if !files.is_empty() {
         return files;
     }
@@ -261,12 +283,15 @@ fn unreadable(path: &Path, cause: &str) -> RuleFile {
     }
 }
 
-fn expand(path: &Path) -> Vec<RuleFile> {
+fn expand(path: &Path, is_read: impl Fn(&Path) -> bool) -> Vec<RuleFile> {
     if !path.is_dir() {
         return vec![read(path)];
     }
     match listed(path) {
-        Ok(found) => found.iter().map(|path| read_listed(path)).collect(),
+        Ok(found) => {
+            let read = found.iter().filter(|path| is_read(path));
+            read.map(|path| read_listed(path)).collect()
+        }
         Err(error) => vec![unreadable(path, &error.to_string())],
     }
 }

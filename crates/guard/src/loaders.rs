@@ -13,7 +13,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
 use crate::layout::Layout;
-use crate::places::{self, resolved, text};
+use crate::places::{self, text};
 
 /// Number of interpreters of interpreters that the kernel follows, and the loader of the last.
 const CHAIN: usize = 6;
@@ -138,6 +138,7 @@ fn unread(program: &Path, file: &Path, error: &Error) -> Failure {
 mod tests {
     use super::*;
     use crate::options::{BoxOptions, Preset};
+    use crate::places::resolved;
 
     /// A folder whose path has no link.
     fn folder() -> (tempfile::TempDir, PathBuf) {

@@ -65,6 +65,7 @@ impl RuleFiles {
                 // Without `--level`, as `tollgate run` without a configuration.
                 level: self.level.unwrap_or_default(),
                 enables_hunting: false,
+                as_falco: false,
             });
         }
         let mut config = self.configuration()?;

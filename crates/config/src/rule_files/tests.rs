@@ -14,7 +14,7 @@ fn folders_give_their_yaml_files_in_order() {
     for name in ["b.yml", "a.yaml", "c.txt"] {
         fs::write(dir.path().join(name), "").unwrap();
     }
-    let names: Vec<_> = expand(dir.path())
+    let names: Vec<_> = expand(dir.path(), |_| true)
         .iter()
         .map(|file| file.name.rsplit('/').next().unwrap().to_owned())
         .collect();
@@ -47,6 +47,16 @@ fn what_is_named_as_a_rule_file_and_is_none_does_not_vanish() {
         }
         assert!(!text.contains("lock.yaml"), "{text}");
     }
+    // Falco passes them over.
+    fs::write(dir.path().join("a.yaml"), "").unwrap();
+    let as_falco = RuleSources {
+        as_falco: true,
+        ..sources(&own, None)
+    };
+    let loaded = as_falco.load();
+    assert_eq!((loaded.files.len(), loaded.diagnostics.len()), (1, 0));
+    let expected = ["site.yaml", "x.yml"].map(|name| dir.path().join(name));
+    assert_eq!(passed_over(&own), expected);
 }
 
 #[test]

@@ -256,7 +256,11 @@ fn rules_of(
         return Err(Failure::new(Exit::BadInput, message)
             .help("name one with -r, or an existing one in rules_files"));
     }
-    let files = rule_files::read_all(files);
+    for path in rule_files::passed_over(files) {
+        let path = path.display();
+        journal::warn(&format!("warning: {path} is no rule file, and is not loaded"));
+    }
+    let files = rule_files::read_as_falco(files);
     let mut loaded = rule_files::load_read_with(files, &plugins.environment());
     loaded.select(&config.rules);
     let info = |text: &str| journal::say(Priority::Informational, text);

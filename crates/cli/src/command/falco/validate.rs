@@ -35,7 +35,13 @@ pub(super) fn run(
     for file in files {
         journal::say(Priority::Informational, &format!("   {}", file.display()));
     }
-    let files = rule_files::read_all(files);
+    for path in rule_files::passed_over(files) {
+        let path = path.display();
+        journal::warn(&format!(
+            "warning: {path} is no rule file, and is not validated"
+        ));
+    }
+    let files = rule_files::read_as_falco(files);
     let mut loaded = rule_files::load_read_with(files, &plugins.environment());
     loaded.compile(options, NoSink);
     plugins.compile(&mut loaded, options, &DeferredSink::default());
