@@ -6,6 +6,7 @@
 
 mod act;
 mod actionner;
+mod at_once;
 mod bound;
 mod diagnostic;
 mod frozen;

@@ -97,9 +97,9 @@ pub(crate) struct Shared {
     pub(crate) frozen: Arc<FrozenTrees>,
     /// Jobs that wait for scripts and servers.
     pub(crate) waiting: AtomicUsize,
-    settings: Settings,
+    pub(crate) settings: Settings,
     /// [`SEARCH_LIMIT`], except in tests.
-    search_limit: Duration,
+    pub(crate) search_limit: Duration,
     rate: Mutex<Throttle>,
     load: Mutex<usize>,
     idle: Condvar,
@@ -426,6 +426,5 @@ pub(crate) fn since(moment_ns: u64) -> Duration {
         .saturating_sub(Duration::from_nanos(moment_ns))
 }
 
-mod at_once;
 #[cfg(test)]
 mod tests;

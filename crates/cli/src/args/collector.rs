@@ -158,6 +158,28 @@ mod tests {
             options[3].starts_with("collector_output.ca_file="),
             "{options:?}"
         );
+        let options = Collector::default().options_with(variable);
+        assert!(options[1].contains("https://env:6443"), "{options:?}");
+        assert!(Collector::default().options_with(|_| None).is_empty());
+        // The collector may be that of the configuration; the token of the environment is for another one.
+        let of_file = Collector {
+            allow_captures: true,
+            ..Collector::default()
+        };
+        assert_eq!(of_file.idle(), Some("--allow-captures"));
+        let token = |name: &str| (name == "TOLLGATE_TOKEN_FILE").then(|| "/run/token".into());
+        let options = of_file.options_with(token);
+        assert_eq!(options, ["collector_output.allow_captures=true"]);
+        assert_eq!(Collector::default().idle(), None);
+    }
+
+    #[test]
+    fn a_certificate_takes_the_place_of_a_token() {
+        let variable = |name: &str| match name {
+            "TOLLGATE_COLLECTOR" => Some("https://env:6443".into()),
+            "TOLLGATE_TOKEN_FILE" => Some("/run/token".into()),
+            _ => None,
+        };
         let of_certificate = Collector {
             cert: Some("/a.crt".into()),
             key: Some("/a.key".into()),
@@ -179,18 +201,5 @@ mod tests {
         let collector = loaded.expect("valid").0.outputs.collector;
         assert!(collector.enabled && collector.token_file.as_os_str().is_empty());
         assert_eq!(collector.cert_file, Path::new("/a.crt"));
-        let options = Collector::default().options_with(variable);
-        assert!(options[1].contains("https://env:6443"), "{options:?}");
-        assert!(Collector::default().options_with(|_| None).is_empty());
-        // The collector may be that of the configuration; the token of the environment is for another one.
-        let of_file = Collector {
-            allow_captures: true,
-            ..Collector::default()
-        };
-        assert_eq!(of_file.idle(), Some("--allow-captures"));
-        let token = |name: &str| (name == "TOLLGATE_TOKEN_FILE").then(|| "/run/token".into());
-        let options = of_file.options_with(token);
-        assert_eq!(options, ["collector_output.allow_captures=true"]);
-        assert_eq!(Collector::default().idle(), None);
     }
 }

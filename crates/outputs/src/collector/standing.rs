@@ -79,14 +79,14 @@ pub(super) struct Standing {
     /// The collector has known this process.
     was_known: bool,
     /// What the user knows of the failures; `None` for nothing.
-    told: Option<Fate>,
+    told: Option<AlertOutcome>,
     /// What the user does not know yet.
     news: Option<String>,
 }
 
 /// What becomes of alerts meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum AlertOutcome {
     /// They wait on disk.
     Wait,
     /// They are lost.
@@ -103,11 +103,12 @@ impl Standing {
             true => LATER_PATIENCE,
             false => FIRST_PATIENCE,
         };
-        let fate = spool.map_or(Fate::Lost, |_| Fate::Wait);
-        if self.told == Some(fate) || next_step.is_none() && now.duration_since(since) < patience {
+        let outcome = spool.map_or(AlertOutcome::Lost, |_| AlertOutcome::Wait);
+        if self.told == Some(outcome) || next_step.is_none() && now.duration_since(since) < patience
+        {
             return;
         }
-        self.told = Some(fate);
+        self.told = Some(outcome);
         let (cause, usual_step) = match is_local(error) {
             true => (
                 with_causes(error),

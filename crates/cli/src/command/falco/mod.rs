@@ -258,7 +258,9 @@ fn rules_of(
     }
     for path in rule_files::passed_over(files) {
         let path = path.display();
-        journal::warn(&format!("warning: {path} is no rule file, and is not loaded"));
+        journal::warn(&format!(
+            "warning: {path} is no rule file, and is not loaded"
+        ));
     }
     let files = rule_files::read_as_falco(files);
     let mut loaded = rule_files::load_read_with(files, &plugins.environment());

@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use event::Pid;
 
-use super::{Rule, Shared};
 use crate::act::process::{Immediate, KILLED, STOPPED, would_have};
 use crate::bound::{Bound, SIGKILL, SIGSTOP};
 use crate::parameters::Operation;
+use crate::responder::{Rule, Shared};
 use crate::tree::{Selection, Tree};
 
 impl Shared {
     /// Does what the first action of a rule begins with, before the process of the alert goes on.
-    pub(super) fn act_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
+    pub(crate) fn act_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
         let Some(first) = rule.response.actions.first() else {
             return Immediate::None;
         };
