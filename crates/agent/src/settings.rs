@@ -347,6 +347,7 @@ mod tests {
         let shown = |sources: &RuleSources| {
             let mut loaded = sources.load();
             loaded.compile(&EngineOptions::default(), NoSink);
+            // No warning is an empty text, which the test refuses.
             summary_of_warnings(&loaded).unwrap_or_default()
         };
         let file = format!("'{}'", path.display());

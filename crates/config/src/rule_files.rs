@@ -260,6 +260,7 @@ pub fn read_as_falco(paths: &[PathBuf]) -> Vec<RuleFile> {
 #[must_use]
 pub fn passed_over(paths: &[PathBuf]) -> Vec<PathBuf> {
     let folders = paths.iter().filter(|path| path.is_dir());
+    // A folder that cannot be read stops the load itself.
     let listed = folders.flat_map(|folder| listed(folder).unwrap_or_default());
     listed.filter(|path| !path.is_file()).collect()
 }
@@ -306,6 +307,7 @@ fn listed(folder: &Path) -> io::Result<Vec<PathBuf>> {
         .map(fs::DirEntry::path)
         .filter(|path| {
             let ending = path.extension().and_then(|ending| ending.to_str());
+            // An entry of a folder has a name.
             let name = path.file_name().unwrap_or_default();
             let is_hidden = name.as_encoded_bytes().starts_with(b".");
             matches!(ending, Some("yaml" | "yml")) && (!is_hidden || path.is_file())

@@ -73,6 +73,7 @@ fn loader(
     };
     let length = usize::try_from(length).unwrap_or(PATH).min(PATH);
     let path = read(at, length)?;
+    // `split` has a first part always; an empty one is no path.
     let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok((!path.is_empty()).then(|| path.to_vec()))
 }
@@ -111,6 +112,7 @@ mod tests {
     fn interpreter_of(bytes: &[u8]) -> Option<String> {
         let read = |offset: u64, size: usize| {
             let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+            // Behind its end a file has no bytes.
             let rest = bytes.get(begin..).unwrap_or_default();
             Ok(rest[..size.min(rest.len())].to_vec())
         };

@@ -208,6 +208,7 @@ impl Link {
                 request.send(body.as_bytes())
             })?;
         if NotEnrolled::is(status) {
+            // The status says what is wrong; a collector need not say more.
             let why = answer["error"].as_str().unwrap_or_default().to_owned();
             return Err(io::Error::other(NotEnrolled {
                 status,
