@@ -69,6 +69,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
+pub use decoder::host::given as given_host_name;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use event::EngineKind;

@@ -312,23 +312,8 @@ fn what_is_asked_for_is_printed_and_nothing_else_is_done() {
 #[test]
 fn a_capture_is_replayed() {
     let falco = Installation::new();
-    let capture = falco.path("a.scap").display().to_string();
-    let recorded = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args([
-            "run",
-            "-q",
-            "-o",
-            "stdout_output.enabled=false",
-            "-w",
-            &capture,
-            "-r",
-        ])
-        .arg(falco.path("rules.yaml"))
-        .args(["--", "cat", "/etc/shadow"])
-        .output()
-        .expect("the program was built for this test");
-    if recorded.status.code() == Some(3) {
-        testing::skip!("needs an engine", || Ok(stderr(&recorded)));
+    if recorded(&falco).is_none() {
+        testing::skip!("needs an engine", || Ok("none works here".to_owned()));
     }
     let output = falco.run(&["-e", "a.scap"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -356,10 +341,73 @@ fn a_capture_is_replayed() {
     assert_eq!(alert["rule"], "Read shadow");
     assert_eq!(alert["output_fields"]["site"], "north");
     assert_eq!(alert["output_fields"]["container.id"], "host");
+    let mut named = Command::new(falco.path("falco"));
+    named
+        .env("FALCO_HOSTNAME", "node-1")
+        .current_dir(falco.path(""));
+    named.args(["-c", "falco.yaml", "-e", "a.scap", "-o", "json_output=true"]);
+    named.args(["-o", "append_output[]={extra_output: at %evt.hostname}"]);
+    let named = stdout(&named.output().expect("the link can be run"));
+    let alert = named.lines().next().expect("an alert comes first");
+    let alert: Value = serde_json::from_str(alert).expect("it is JSON");
+    assert_eq!(alert["hostname"], "node-1");
+    assert_eq!(alert["output_fields"]["evt.hostname"], "node-1");
     let none = falco.run(&["-e", "a.scap", "-D", "shadow", "-P", "pid"]);
     assert_eq!(none.status.code(), Some(0), "{}", stderr(&none));
     assert!(stdout(&none).starts_with("Events detected: 0\n"));
     assert!(!falco.path("pid").exists(), "it is removed at the end");
+}
+
+/// Records a read of the shadow file; `None` without an engine.
+fn recorded(falco: &Installation) -> Option<String> {
+    let capture = falco.path("a.scap").display().to_string();
+    let recorded = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["run", "-q", "-o", "stdout_output.enabled=false"])
+        .args(["-w", &capture, "-r"])
+        .arg(falco.path("rules.yaml"))
+        .args(["--", "cat", "/etc/shadow"])
+        .output()
+        .expect("the program was built for this test");
+    (recorded.status.code() != Some(3)).then_some(capture)
+}
+
+/// The file that Falco installs has these outputs and logs, whether there is a log daemon or not.
+#[test]
+fn a_missing_log_daemon_is_one_line_of_the_log_and_no_failure() {
+    if fs::exists("/dev/log").expect("a folder") {
+        testing::skip!("needs no log daemon", || Ok("/dev/log exists".to_owned()));
+    }
+    let falco = Installation::with(
+        "rules_files: [%D/rules.yaml]\nstdout_output: {enabled: true}\nsyslog_output: {enabled: true}\n\
+         log_stderr: true\nlog_syslog: true\nlog_level: info\njson_output: false\n\
+         append_output:\n- suggested_output: true\n",
+    );
+    let Some(capture) = recorded(&falco) else {
+        testing::skip!("needs an engine", || Ok("none works here".to_owned()));
+    };
+    let output = falco.run(&["-e", &capture]);
+    let (out, log) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert_eq!(out.matches("file=/etc/shadow").count(), 1, "{out}");
+    assert!(!out.contains("internal"), "{out}");
+    let about_syslog = log.lines().filter(|line| line.contains("/dev/log"));
+    assert_eq!(about_syslog.count(), 1, "{log}");
+}
+
+/// As others' test programs start Falco: the key of a list without a list in the file.
+#[test]
+fn an_option_names_a_key_of_a_list_that_the_file_lacks() {
+    for more in [
+        "",
+        "append_output:\n",
+        "append_output: [{suggested_output: true}]\n",
+    ] {
+        let falco = Installation::with(&format!("{CONFIG}{more}"));
+        let option = "append_output.suggested_output=false";
+        let output = falco.run(&["-o", "engine.kind=nodriver", "-M", "1", "-o", option]);
+        assert_eq!(output.status.code(), Some(0), "{more}: {}", stderr(&output));
+        assert!(stdout(&output).contains("Events detected: 0"), "{more}");
+    }
 }
 
 /// Returns a rule with this condition and these further lines.

@@ -22,7 +22,12 @@ fn suggested_output() -> String {
 }
 
 pub(crate) fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    let entries = node.list()?.iter().map(append_entry);
+    // As in Falco, one entry needs no list around it.
+    let entries = match &node.value {
+        Value::Map(_) => std::slice::from_ref(node),
+        _ => node.list()?,
+    };
+    let entries = entries.iter().map(append_entry);
     let entries: Vec<AppendOutput> = entries.collect::<Result<_, _>>()?;
     // An entry may add nothing, such as `suggested_output: false`.
     let adds = |entry: &AppendOutput| *entry != AppendOutput::default();
@@ -105,6 +110,14 @@ fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_entry_needs_no_list() {
+        let node = yaml::settings::read("c", "extra_output: x\n").expect("good YAML");
+        let mut config = Config::default();
+        append_output(&mut config, &node).expect("good settings");
+        assert_eq!(config.append_output[0].extra_output.as_deref(), Some("x"));
+    }
 
     #[test]
     fn suggested_fields_are_printed_after_an_extra_output() {

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
+use super::keys::KEYS;
+
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Name(String),
@@ -30,7 +32,21 @@ pub(crate) fn assign(root: &mut Node, assignment: &str) -> Result<(), Problem> {
     let origin = Origin::Option(Arc::from(assignment));
     let (path, value) = split(assignment, &origin)?;
     let value = relocate(parse_value(value, &origin)?, &origin).value;
+    if let [list @ Step::Name(name), Step::Name(_), ..] = &path[..]
+        && is_list(name)
+    {
+        let list = descend(root, list, &origin)?;
+        if list.value == Value::Null {
+            list.value = Value::List(Vec::new());
+        }
+    }
     set(root, &path, &value, &origin)
+}
+
+/// Returns true for a setting that is a list, so that a name after it is a key of its items.
+fn is_list(path: &str) -> bool {
+    let found = KEYS.iter().find(|setting| setting.path == path);
+    found.is_some_and(|setting| setting.json_type == "array")
 }
 
 /// Sets what `path` leads to below `node`.
@@ -290,6 +306,26 @@ mod tests {
         }
         let rule = &find(&root, "rules").list().unwrap()[0];
         assert_eq!(find(find(rule, "disable"), "rule").text(), Ok("*"));
+    }
+
+    #[test]
+    fn a_name_after_an_absent_or_null_list_begins_its_first_item() {
+        for text in [
+            "outputs: {rate: 1}\n",
+            "append_output:\n",
+            "append_output: ~\n",
+        ] {
+            let mut root = settings::read("c.yaml", text).unwrap();
+            assign(&mut root, "append_output.suggested_output=false").unwrap();
+            // What `-pk` stands for comes after it.
+            assign(&mut root, "append_output[]={suggested_output: true}").unwrap();
+            let items = find(&root, "append_output").list().unwrap();
+            let values: Vec<_> = items
+                .iter()
+                .map(|item| find(item, "suggested_output").boolean().unwrap())
+                .collect();
+            assert_eq!(values, [false, true], "{text}");
+        }
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! The host name.
 
-/// Returns the host name for alerts: `FALCO_HOSTNAME` if it is set, as Kubernetes charts do because a pod's
-/// name says little; else the kernel's.
+/// Returns the host name for alerts: the given one, else the kernel's.
 #[must_use]
 pub fn host_name() -> String {
-    choose(std::env::var("FALCO_HOSTNAME").ok(), || {
+    given().unwrap_or_else(|| {
         let system = rustix::system::uname();
         system.nodename().to_string_lossy().into_owned()
     })
 }
 
-fn choose(given: Option<String>, own: impl FnOnce() -> String) -> String {
-    given.filter(|name| !name.is_empty()).unwrap_or_else(own)
+/// Returns `FALCO_HOSTNAME` if it is set, as Kubernetes charts do because a pod's name says little.
+#[must_use]
+pub fn given() -> Option<String> {
+    not_empty(std::env::var("FALCO_HOSTNAME").ok())
+}
+
+fn not_empty(name: Option<String>) -> Option<String> {
+    name.filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -19,10 +24,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_from_the_environment_wins() {
-        let own = || "own".to_owned();
-        for (given, expected) in [(Some("node-1"), "node-1"), (Some(""), "own"), (None, "own")] {
-            assert_eq!(choose(given.map(str::to_owned), own), expected);
+    fn an_empty_name_is_none() {
+        for (given, expected) in [
+            (Some("node-1"), Some("node-1")),
+            (Some(""), None),
+            (None, None),
+        ] {
+            let name = not_empty(given.map(str::to_owned));
+            assert_eq!(name.as_deref(), expected);
         }
     }
 }

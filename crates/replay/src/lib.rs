@@ -162,6 +162,8 @@ fn play_one<J: Evaluator>(
     replay: &mut scap::replay::Replay<'_, J>,
     after_batch: &mut impl FnMut() -> Result<bool, Failure>,
 ) -> Result<bool, Problem> {
+    // As in Falco, the environment names the host of a recording, too.
+    replay.set_host_name(agent::given_host_name());
     let (source, size) = open(path).map_err(Problem::Capture)?;
     let unreadable = |error| Problem::Capture(unreadable(path, error));
     let count = Count::default();

@@ -35,7 +35,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     /// Creates a problem of a condition, without a suggested fix.
-    fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self {
             code,
             span,
@@ -45,7 +45,7 @@ impl Problem {
         }
     }
 
-    fn help(mut self, help: impl Into<String>) -> Self {
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -443,7 +443,7 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
 const NO_ENTRY: &str = "Falco no longer has a value for it, because it sees only returns";
 
 /// Fields that Falco deprecates, with the reason.
-const DEPRECATED: [(&str, &str); 6] = [
+pub(crate) const DEPRECATED: [(&str, &str); 6] = [
     (
         "evt.dir",
         "an event is a call that has returned, so it is always `<`",

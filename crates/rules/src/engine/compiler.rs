@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 use super::count::Counting;
 use super::risk::Sum;
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
-use crate::compile::check::{Checker, Problem};
+use crate::compile::check::{self, Checker, Problem};
 use crate::compile::operand::OperandId;
 use crate::compile::tree::Tree;
-use crate::condition::ast::SourceId;
+use crate::condition::ast::{SourceId, Span};
 use crate::condition::parser::parse_operand;
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
@@ -225,6 +225,7 @@ impl Compiler<'_> {
             self.diagnostics.push(diagnostic);
             text = text.replace(CONTAINER_INFO, CONTAINER_INFO_FIELDS);
         }
+        problems.extend(deprecated(&text, rule.output.source));
         let mut template = match Template::new(&text, rule.output.source, &mut self.checker) {
             Ok(template) => Some(template),
             Err(found) => {
@@ -236,7 +237,9 @@ impl Compiler<'_> {
             let ExtraField::Field(name) = field else {
                 continue;
             };
-            match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
+            let text = format!("%{name}");
+            problems.extend(deprecated(&text, rule.output.source));
+            match Template::new(&text, rule.output.source, &mut self.checker) {
                 Ok(extra) => {
                     if let Some(template) = &mut template {
                         template.report_also(&extra);
@@ -258,6 +261,7 @@ impl Compiler<'_> {
             let ExtraField::Formatted { name, format } = field else {
                 continue;
             };
+            problems.extend(deprecated(format, rule.output.source));
             match Template::new(format, rule.output.source, &mut self.checker) {
                 Ok(template) => {
                     if let Some(templates) = &mut templates {
@@ -300,6 +304,19 @@ impl CompiledRule {
         let counted = self.count.iter().flat_map(Counting::operands);
         self.template.operands().chain(formatted).chain(counted)
     }
+}
+
+/// Returns a warning for each deprecated field that an output names. Like Falco, looks for the name alone: a
+/// transformer may enclose it, and `evt.latency.ns` counts as `evt.latency`, too.
+fn deprecated(output: &str, source: SourceId) -> impl Iterator<Item = Problem> {
+    check::DEPRECATED.iter().filter_map(move |(field, why)| {
+        let at = output.find(field)?;
+        let end = at + field.len();
+        let span = Span::new(source, u32::try_from(at).ok()?, u32::try_from(end).ok()?);
+        let message = format!("`{field}` is deprecated and stands in the rule's output: {why}");
+        let problem = Problem::new(Code::DeprecatedItem, span, message);
+        Some(problem.help("leave the field out"))
+    })
 }
 
 /// Fields that explain an alert: who, with which ancestors, on what, where.

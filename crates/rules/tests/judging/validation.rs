@@ -1,13 +1,20 @@
 //! What `-V` of Falco refuses and accepts, beyond the grammar.
 
-use rules::{Code, Diagnostic, EngineOptions, Loader};
+use abi::Syscall;
+use event::Stage;
+use rules::{AppendOutput, Code, Diagnostic, EngineOptions, ExtraField, Loader};
 
-use crate::engine::{rule_text, try_engine};
+use crate::case::Case;
+use crate::engine::{conclude, engine, rule_text, try_engine};
 
 /// Returns what loading and compilation say of rules.
 fn problems(text: &str) -> Vec<Diagnostic> {
+    problems_with(text, &EngineOptions::default())
+}
+
+fn problems_with(text: &str, options: &EngineOptions) -> Vec<Diagnostic> {
     let (ruleset, mut found) = Loader::new().add("test.yaml", text).finish();
-    let (_, _, compiled) = crate::engine::compile(&ruleset, &EngineOptions::default());
+    let (_, _, compiled) = crate::engine::compile(&ruleset, options);
     found.extend(compiled);
     found
 }
@@ -34,6 +41,60 @@ fn disabled_rules_are_checked_and_never_match() {
     assert!(errors(&text).is_empty());
     let (engine, _, _) = try_engine(&text, &EngineOptions::default());
     assert_eq!(engine.matches().count(), 0);
+}
+
+#[test]
+fn deprecated_fields_in_outputs_are_warned_of() {
+    let deprecated = |text: &str, options: &EngineOptions| {
+        let found = problems_with(text, options).into_iter();
+        let found = found.filter(|it| it.code == Code::DeprecatedItem);
+        found.map(|it| it.message).collect::<Vec<_>>()
+    };
+    let rule = |output: &str| {
+        rule_text("R", "evt.type = openat").replace("matched", &format!("'x {output}'"))
+    };
+    let plain = EngineOptions::default();
+    assert!(deprecated(&rule("%evt.type"), &plain).is_empty());
+    for output in ["%evt.dir", "%toupper(evt.dir)", "%evt.wait_latency"] {
+        let found = deprecated(&rule(output), &plain);
+        assert!(
+            matches!(&found[..], [message] if message.contains("output")),
+            "{output}: {found:?}"
+        );
+    }
+    // The name of another field begins with `evt.latency`.
+    assert_eq!(deprecated(&rule("%evt.latency.ns"), &plain).len(), 2);
+    let added = AppendOutput {
+        extra_output: Some("dir=%evt.dir".to_owned()),
+        extra_fields: vec![
+            ExtraField::Field("evt.latency".to_owned()),
+            ExtraField::Formatted {
+                name: "waited".to_owned(),
+                format: "%evt.wait_latency".to_owned(),
+            },
+        ],
+        ..AppendOutput::default()
+    };
+    let options = EngineOptions {
+        append_output: vec![added],
+        ..EngineOptions::default()
+    };
+    assert_eq!(deprecated(&rule("x"), &options).len(), 3);
+}
+
+#[test]
+fn a_join_of_numbers_is_evaluated() {
+    let text = rule_text(
+        "R",
+        r#"evt.type = openat and join(",", (evt.num, evt.num)) = "7,7""#,
+    );
+    let text = text.replace("matched", "'%join(\"-\", (evt.num, proc.name))'");
+    let (engine, kept) = engine(&text, &EngineOptions::default());
+    let case = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, 0, 0, 0, 0]);
+    conclude(&engine, &case, Stage::Exit);
+    let alerts = kept.take();
+    assert_eq!(alerts.len(), 1);
+    assert_eq!(alerts[0].message, "7-cat");
 }
 
 #[test]
@@ -67,6 +128,9 @@ fn bytes_and_texts_take_operators_of_their_own() {
     ] {
         assert!(refused(&format!("evt.buffer {op}")), "evt.buffer {op}");
         assert!(!refused(&format!("proc.name {op}")), "proc.name {op}");
+    }
+    for op in ["< 5", "<= 5", "> 5", ">= 5"] {
+        assert!(refused(&format!("evt.buffer {op}")), "evt.buffer {op}");
     }
     for op in ["bcontains 6162", "bstartswith 6162"] {
         assert!(!refused(&format!("evt.buffer {op}")), "evt.buffer {op}");

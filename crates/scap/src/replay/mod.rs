@@ -99,6 +99,11 @@ impl<'j, J: Evaluator> Replay<'j, J> {
         self
     }
 
+    /// Names the host of all events; `None` leaves the recorded name.
+    pub fn set_host_name(&mut self, name: Option<String>) {
+        self.course.state.host_name = name;
+    }
+
     /// Returns the counters so far.
     pub fn counts(&self) -> Counts {
         self.course.counts

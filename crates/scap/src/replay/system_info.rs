@@ -203,6 +203,7 @@ impl SystemInfo for RecordedSystemInfo<'_> {
     }
 
     fn host_name(&self) -> &str {
-        &self.state.machine.hostname
+        let given = self.state.host_name.as_ref();
+        given.unwrap_or(&self.state.machine.hostname)
     }
 }

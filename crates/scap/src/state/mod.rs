@@ -44,6 +44,8 @@ pub(crate) type ProcessId = usize;
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) machine: MachineInfo,
+    /// Host name that wins over the recorded one.
+    pub(crate) host_name: Option<String>,
     pub(crate) lost: StateLosses,
     threads: IdMap<usize>,
     thread_slots: Vec<Thread>,
