@@ -123,18 +123,18 @@ fn a_server_that_is_killed_again_and_again_loses_and_doubles_nothing() {
 fn a_server_with_postgresql_that_is_killed_again_and_again_loses_and_doubles_nothing() {
     need_slow!();
     let (server, nats) = (Server::shared(), Nats::start());
-    kill_servers(&Place::new(server.database(), &nats.url(), &[]), 40);
+    kill_servers(&Place::new(server.database(), &nats.url(), &[]), 100);
 }
 
-#[test]
-fn nats_that_is_killed_during_ingest_loses_and_doubles_nothing() {
+/// Kills NATS at random while agents send, and counts.
+fn kill_nats(rounds: u32) {
     let scratch = Scratch::new();
     let mut nats = Nats::start();
     let place = Place::file(scratch.path(), &nats.url(), &[]);
     let collector = place.serve();
     let mut fleet = place.fleet(&collector, &["a", "b"]);
     let mut random = Random::default();
-    for _ in 0..5 {
+    for _ in 0..rounds {
         let until = Instant::now() + Duration::from_millis(200 + random.below(200));
         fleet.send(collector.address(), until, &mut random);
         nats.kill();
@@ -142,6 +142,17 @@ fn nats_that_is_killed_during_ingest_loses_and_doubles_nothing() {
         fleet.send_once(collector.address(), &mut random);
     }
     fleet.check(collector.address());
+}
+
+#[test]
+fn nats_that_is_killed_during_ingest_loses_and_doubles_nothing() {
+    kill_nats(5);
+}
+
+#[test]
+fn nats_that_is_killed_a_hundred_times_loses_and_doubles_nothing() {
+    need_slow!();
+    kill_nats(100);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::CollectorChannel;
 use super::link::Order;
+use super::{CollectorChannel, TURN, Turn};
 use crate::report::{CaptureProgress, CaptureSource};
 
 /// Size of a part in bytes.
@@ -14,6 +14,16 @@ const PART: usize = 512 << 10;
 
 /// Interval at which the end of a capture is looked for.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What became of the parts of a capture.
+enum Parts {
+    /// The collector has all.
+    All,
+    /// There are more to send.
+    More,
+    /// The collector does not want them any more.
+    Unwanted,
+}
 
 impl CollectorChannel {
     /// Begins a capture that the collector asks for, or says that there are none.
@@ -49,11 +59,11 @@ impl CollectorChannel {
         self.link.end_capture(order.id, &end).map(|_is_known| ())
     }
 
-    /// Sends a capture that is over. What has arrived before an interruption is not sent again: the collector says which part it
-    /// expects.
-    pub(super) fn send_capture(&self) -> io::Result<()> {
-        let Some(source) = self.reports.captures() else {
-            return Ok(());
+    /// Sends a capture that is over, or the parts for which the turn has time. What has arrived before an interruption is not sent
+    /// again: the collector says which part it expects. Returns false if there are more parts.
+    pub(super) fn send_capture(&mut self, turn: Turn) -> io::Result<bool> {
+        let Some(source) = self.reports.captures().cloned() else {
+            return Ok(true);
         };
         let CaptureProgress::Done {
             id,
@@ -62,34 +72,51 @@ impl CollectorChannel {
             lost,
         } = source.progress()
         else {
-            return Ok(());
+            return Ok(true);
         };
         let parts = bytes.div_ceil(PART);
-        if self.send_parts(&**source, id, parts)? {
-            let end = json!({"chunks": parts, "events": events, "lost": lost, "failure": null});
-            // One that the collector does not know any more it has given up.
-            self.link.end_capture(id, &end)?;
+        match self.send_parts(&*source, id, parts, turn)? {
+            Parts::More => return Ok(false),
+            Parts::Unwanted => {}
+            Parts::All => {
+                let end = json!({"chunks": parts, "events": events, "lost": lost, "failure": null});
+                // One that the collector does not know any more it has given up.
+                self.link.end_capture(id, &end)?;
+            }
         }
         source.forget();
-        Ok(())
+        Ok(true)
     }
 
-    /// Sends parts until the collector has all. Returns false if it does not want them any more.
-    fn send_parts(&self, source: &dyn CaptureSource, id: u64, parts: usize) -> io::Result<bool> {
-        let mut number = 0;
+    /// Sends parts until the collector has all, or the turn is over.
+    fn send_parts(
+        &mut self,
+        source: &dyn CaptureSource,
+        id: u64,
+        parts: usize,
+        turn: Turn,
+    ) -> io::Result<Parts> {
+        let began = Instant::now();
+        if self.capture.0 != id {
+            self.capture = (id, 0);
+        }
         // One request more than there are parts: the first one may learn which part is expected.
         for _request in 0..=parts {
+            let number = self.capture.1;
             if number >= parts {
-                return Ok(true);
+                return Ok(Parts::All);
+            }
+            if turn == Turn::Short && began.elapsed() >= TURN {
+                return Ok(Parts::More);
             }
             let part = source.read(number * PART, PART);
             match self.link.send_chunk(id, number, &part)? {
-                Some(next) => number = next,
-                None => return Ok(false),
+                Some(next) => self.capture.1 = next,
+                None => return Ok(Parts::Unwanted),
             }
         }
-        match number >= parts {
-            true => Ok(true),
+        match self.capture.1 >= parts {
+            true => Ok(Parts::All),
             false => Err(io::Error::other("the collector takes no part of a capture")),
         }
     }

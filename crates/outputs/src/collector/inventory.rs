@@ -3,7 +3,20 @@
 use labels::Labels;
 use serde_json::{Value, json};
 
-use crate::report::{AgentReport, BundleReport, BundledPolicy, PolicyReport};
+use crate::report::{
+    AgentReport, BundleReport, BundledPolicy, EnforcerReport, PolicyReport, RuleTime, RuleTimes,
+};
+
+/// Longest reason in characters.
+const REASON: usize = 240;
+
+/// Rules of the policy that are not enforced in full, as many as the inventory names.
+const GAPS: usize = 12;
+
+/// Rules in the inventory whose evaluation took the most time, and the bytes of their names: a collector refuses an inventory
+/// of more than 64 KiB.
+const RULES: usize = 50;
+const NAMES: usize = 16 << 10;
 
 /// Returns the inventory: the machine and its labels, and what is in force, and whether captures are allowed, as soon as the
 /// engine runs.
@@ -31,6 +44,9 @@ pub(super) fn of_agent(
     let counters = report.counters.iter();
     inventory["counters"] = counters.map(|(name, count)| (*name, *count)).collect();
     inventory["policy"] = policy(&report.policy);
+    if let Some(times) = &report.rule_times {
+        inventory["rule_times"] = rule_times(times);
+    }
     inventory["captures"] = json!(allows_captures);
     inventory["bundle"] = report.bundle.as_ref().map_or(Value::Null, bundle);
     inventory
@@ -68,25 +84,108 @@ fn policy(policy: &PolicyReport) -> Value {
             digest,
             audits,
             enforcers,
+            gaps,
         } => {
-            let enforcers = enforcers.iter();
-            let enforcers: Value = enforcers
-                .map(|(enforcer, extent)| (&**enforcer, &**extent))
+            let extents: Value = enforcers
+                .iter()
+                .map(|of| (&*of.enforcer, &*of.extent))
                 .collect();
-            json!({
+            let reasons: serde_json::Map<String, Value> =
+                enforcers.iter().filter_map(reason).collect();
+            let mut policy = json!({
                 "name": name,
                 "digest": format!("sha256:{digest}"),
                 "audits": audits,
-                "enforcers": enforcers,
-            })
+                "enforcers": extents,
+                "reasons": reasons,
+            });
+            if let Some(gaps) = gaps {
+                let gaps = gaps.iter().take(GAPS).map(|gap| clipped(gap));
+                policy["gaps"] = gaps.collect();
+            }
+            policy
         }
     }
+}
+
+fn reason(of: &EnforcerReport) -> Option<(String, Value)> {
+    Some((of.enforcer.clone(), clipped(of.reason.as_ref()?).into()))
+}
+
+fn clipped(text: &str) -> String {
+    text.chars().take(REASON).collect()
+}
+
+fn rule_times(times: &RuleTimes) -> Value {
+    let mut names = 0;
+    let is_room = |time: &&RuleTime| {
+        // In JSON a character can take six bytes.
+        names += json!(time.rule).to_string().len();
+        names <= NAMES
+    };
+    let rules = times.rules.iter().take(RULES).take_while(is_room);
+    let rules = rules.map(|time| {
+        json!({
+            "rule": time.rule,
+            "evaluations": time.evaluations,
+            "nanoseconds": time.nanoseconds,
+        })
+    });
+    json!({
+        "events": times.events,
+        "nanoseconds": times.nanoseconds,
+        "rules": rules.collect::<Vec<_>>(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::{BundledPolicyState, RulesReport};
+
+    fn enforcer(name: &str, extent: &str, reason: Option<String>) -> EnforcerReport {
+        EnforcerReport {
+            enforcer: name.to_owned(),
+            extent: extent.to_owned(),
+            reason,
+        }
+    }
+
+    #[test]
+    fn the_rules_that_took_the_most_time_fit_into_an_inventory() {
+        let of = |name: &str| {
+            let rules = (0..200).map(|at| RuleTime {
+                rule: format!("{at}{name}"),
+                evaluations: 64,
+                nanoseconds: 1000 - at,
+            });
+            let report = AgentReport {
+                rule_times: Some(RuleTimes {
+                    events: 9,
+                    nanoseconds: 12_345,
+                    rules: rules.collect(),
+                }),
+                ..AgentReport::default()
+            };
+            of_agent(&Labels::default(), Some(&report), false)
+        };
+        let inventory = of("r");
+        let times = &inventory["rule_times"];
+        assert_eq!(
+            (&times["events"], &times["nanoseconds"]),
+            (&json!(9), &json!(12_345))
+        );
+        let rules = times["rules"].as_array().expect("a list");
+        assert_eq!(rules.len(), RULES);
+        assert_eq!(
+            rules[0],
+            json!({"rule": "0r", "evaluations": 64, "nanoseconds": 1000})
+        );
+        let hostile = of(&"\u{1}".repeat(1000));
+        let count = hostile["rule_times"]["rules"].as_array().map(Vec::len);
+        assert_eq!(count, Some(2));
+        assert!(hostile.to_string().len() < 32 << 10);
+    }
 
     #[test]
     fn an_unknown_policy_is_not_reported_as_none() {
@@ -109,6 +208,7 @@ mod tests {
                     }],
                 }),
                 counters: vec![("dropped_events", 7)],
+                rule_times: None,
             };
             of_agent(&Labels::default(), Some(&report), true)
         };
@@ -118,13 +218,33 @@ mod tests {
             name: "p".to_owned(),
             digest: "cd".to_owned(),
             audits: false,
-            enforcers: vec![("Landlock".to_owned(), "fully enforced".to_owned())],
+            enforcers: vec![
+                enforcer("Landlock", "fully enforced", None),
+                enforcer(
+                    "BPF",
+                    "not enforced",
+                    Some(format!("no BTF{}", "!".repeat(1000))),
+                ),
+                enforcer("Caps", "partially enforced", None),
+            ],
+            gaps: Some(vec!["`r`".to_owned(); 99]),
         });
+        let why = format!("no BTF{}", "!".repeat(REASON - "no BTF".len()));
         assert_eq!(
             known["policy"],
             json!({"name": "p", "digest": "sha256:cd", "audits": false,
-                   "enforcers": {"Landlock": "fully enforced"}})
+                   "enforcers": {"Landlock": "fully enforced", "BPF": "not enforced", "Caps": "partially enforced"},
+                   "reasons": {"BPF": why}, "gaps": vec!["`r`"; GAPS]})
         );
+        let before = of(PolicyReport::Known {
+            name: "p".to_owned(),
+            digest: "cd".to_owned(),
+            audits: false,
+            enforcers: Vec::new(),
+            gaps: None,
+        });
+        assert!(before["policy"].get("gaps").is_none(), "not told");
+        assert!(known.get("rule_times").is_none(), "not measured");
         assert_eq!(known["captures"], true);
         assert_eq!(known["rules"], "sha256:ab");
         assert_eq!(

@@ -12,6 +12,7 @@ mod standing;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::fmt;
 use std::io;
@@ -26,6 +27,7 @@ pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
 use self::spool::Spool;
 use self::standing::{LocalError, Standing};
+use self::waiting::Waiting;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::HttpError;
 use crate::net::tls::TlsOptions;
@@ -46,6 +48,11 @@ const ENGINE_START: Duration = Duration::from_secs(1);
 /// Pauses after a failure: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Duration of sending after which alerts that came meanwhile are first written to disk, for as long as that took. Otherwise a
+/// collector that takes 100 ms for an answer, because it is far away or busy, would let the queue of this channel take ten alerts
+/// a second.
+const TURN: Duration = Duration::from_millis(50);
 
 /// Time beyond [`CollectorOptions::timeout`], which the end of a run waits for all outputs, after which this
 /// channel leaves alerts on disk.
@@ -69,6 +76,15 @@ struct CollectorOptions {
     timeout: Duration,
 }
 
+/// How long records are sent before alerts that came meanwhile are written to disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// For [`TURN`], and the request under way.
+    Short,
+    /// Until there are no more: no alerts come any more.
+    Long,
+}
+
 /// Sends alerts to a collector. What is delivered is acknowledged; what is not waits in a spool on disk, also
 /// for the next start of this program.
 struct CollectorChannel {
@@ -80,6 +96,8 @@ struct CollectorChannel {
     own_from: u64,
     pause: Duration,
     next_attempt: Instant,
+    /// Before this, new alerts are written to disk alone.
+    held_until: Instant,
     heartbeat: Instant,
     reports: ReportSlot,
     /// The change of what is in force that the collector knows.
@@ -94,6 +112,8 @@ struct CollectorChannel {
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
     left: u64,
+    /// The capture that is being sent, and the number of its part that the collector expects.
+    capture: (u64, usize),
     standing: Standing,
     peer: Arc<Peer>,
 }
@@ -117,6 +137,7 @@ impl CollectorChannel {
             own_from: 1,
             pause: Duration::ZERO,
             next_attempt: now,
+            held_until: now,
             heartbeat: now,
             reports: ReportSlot::default(),
             reported: 0,
@@ -125,6 +146,7 @@ impl CollectorChannel {
             fetch_trouble: None,
             last_wait: None,
             left: 0,
+            capture: (0, 0),
             standing: Standing::default(),
             peer: Arc::default(),
         })
@@ -150,23 +172,21 @@ impl CollectorChannel {
         spool.map_or(0, |spool| spool.next() - spool.first().max(self.own_from))
     }
 
-    /// Shows a sign of life if one is due, and sends what waits.
-    fn exchange(&mut self) -> io::Result<()> {
-        self.spool()?;
-        self.show_life()?;
-        self.send_records()
-    }
-
-    /// Sends what waits until it is acknowledged or fails.
-    fn send_records(&mut self) -> io::Result<()> {
+    /// Sends what waits until it is acknowledged, or sending fails, or the turn is over. Returns false in that last case.
+    fn send_records(&mut self, turn: Turn) -> io::Result<bool> {
         let Some(spool) = &mut self.spool else {
-            return Ok(());
+            return Ok(true);
         };
+        let began = Instant::now();
         let folder = spool.folder().to_owned();
         let read = || LocalError::of("read the spool", &folder);
         let write = || LocalError::of("write the spool", &folder);
         let mut at_most = usize::MAX;
         while let Some(pending) = spool.pending(at_most).map_err(read())? {
+            // A record that is sought among others is found in one turn: its place is not kept.
+            if turn == Turn::Short && at_most > 1 && began.elapsed() >= TURN {
+                return Ok(false);
+            }
             match self.link.send(&pending)? {
                 Sent::Acknowledged(up_to) => {
                     spool.acknowledge(up_to).map_err(write())?;
@@ -184,7 +204,7 @@ impl CollectorChannel {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Sends the inventory if it is due: at intervals, and when something else is in force.
@@ -195,7 +215,11 @@ impl CollectorChannel {
         }
         let report = self.reports.report();
         let allows_captures = self.reports.captures().is_some();
-        let inventory = inventory::of_agent(&self.options.labels, report.as_ref(), allows_captures);
+        let mut inventory =
+            inventory::of_agent(&self.options.labels, report.as_ref(), allows_captures);
+        if let Some(spool) = &mut self.spool {
+            inventory["spool"] = Waiting::of(spool)?.as_json();
+        }
         self.link.renew(&self.options).map_err(io::Error::other)?;
         let mut introduced = self.link.introduce(&inventory)?;
         if matches!(introduced, Introduced::Enrolled) {
@@ -241,23 +265,35 @@ impl CollectorChannel {
         }
     }
 
-    /// Exchanges, sends a capture, and plans the next attempt after a failure.
-    fn attempt(&mut self) {
-        let sent = self.exchange();
+    /// Shows a sign of life if one is due, sends what waits and a capture, and plans the next attempt after a failure.
+    fn attempt(&mut self, turn: Turn) {
+        let known = self
+            .spool()
+            .map(|_spool| ())
+            .and_then(|()| self.show_life());
+        let began = Instant::now();
+        let sent = known.and_then(|()| self.send_records(turn));
         match &sent {
-            Ok(()) => self.standing.works(),
+            Ok(_) => self.standing.works(),
             Err(error) => {
                 let spool = self.spool.as_ref().map(|_| &*self.options.spool);
                 self.standing.fails(error, spool, Instant::now());
             }
         }
         // After alerts, which do not wait for it, and which have arrived even if it fails.
-        match sent.and_then(|()| self.send_capture()) {
-            Ok(()) => {
+        let sent = sent.and_then(|is_all| Ok(is_all && self.send_capture(turn)?));
+        let now = Instant::now();
+        let took = now - began;
+        self.held_until = if took >= TURN { now + took } else { now };
+        match sent {
+            Ok(is_all) => {
                 self.pause = Duration::ZERO;
                 self.last_wait = None;
                 let due = self.capture_due();
-                self.next_attempt = due.map_or(self.heartbeat, |due| due.min(self.heartbeat));
+                self.next_attempt = match is_all {
+                    true => due.map_or(self.heartbeat, |due| due.min(self.heartbeat)),
+                    false => self.held_until,
+                };
                 self.peer.set_trouble(self.fetch_trouble.clone());
             }
             Err(error) => {
@@ -266,8 +302,23 @@ impl CollectorChannel {
                 }
                 self.peer.set_trouble(Some(error.to_string()));
                 self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-                self.next_attempt = Instant::now() + self.pause;
+                self.next_attempt = now + self.pause;
             }
+        }
+    }
+
+    /// Sends alerts that were just written to disk, unless they have to wait.
+    fn follow(&mut self) {
+        let now = Instant::now();
+        if !self.pause.is_zero() {
+            // After a failure.
+            if now >= self.next_attempt {
+                self.attempt(Turn::Short);
+            }
+        } else if now >= self.held_until {
+            self.attempt(Turn::Short);
+        } else {
+            self.next_attempt = self.next_attempt.min(self.held_until);
         }
     }
 
@@ -291,9 +342,7 @@ impl Channel for CollectorChannel {
         let lines: Vec<String> = alerts.iter().map(|alert| alert.json()).collect();
         let written = self.spool().and_then(|spool| spool.append(&lines));
         let dropped = written.map_err(DeliveryError::of_all)?;
-        if Instant::now() >= self.next_attempt || self.pause.is_zero() {
-            self.attempt();
-        }
+        self.follow();
         if dropped == 0 {
             return Ok(());
         }
@@ -316,7 +365,7 @@ impl Channel for CollectorChannel {
             // Nothing more happens: what there is is the capture.
             source.end();
         }
-        self.attempt();
+        self.attempt(if everything { Turn::Long } else { Turn::Short });
         if !everything || self.pause.is_zero() || self.wait() {
             return Ok(());
         }

@@ -1,3 +1,5 @@
+mod slow;
+
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -428,7 +430,7 @@ fn alerts_have_arrived_even_if_a_capture_does_not() {
         .expect("delivered");
     assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
     assert!(!channel.pause.is_zero(), "the capture is tried again");
-    channel.attempt();
+    channel.attempt(Turn::Short);
     let got = fake.got.lock().expect("no panic").len();
     assert_eq!(got, statuses.len());
     assert_eq!(channel.receiver_notice(), None);
