@@ -337,6 +337,9 @@ static __always_inline bool is_socket(struct file *file)
 	       READ(file, f_path.mnt, mnt_root) != READ(file, f_path.dentry);
 }
 
+/* include/linux/fs.h */
+#define FMODE_CREATED (1U << 20)
+
 /* Facts about an open file and its path, as a piece of this kind. */
 __noinline int take_file(u64 file_address, u32 kind, u64 number)
 {
@@ -363,7 +366,8 @@ __noinline int take_file(u64 file_address, u32 kind, u64 number)
 	facts->mode = READ(inode, i_mode);
 	facts->uid = READ(inode, i_uid.val);
 	facts->gid = READ(inode, i_gid.val);
-	facts->links = READ(inode, i_nlink);
+	facts->open_flags = READ(file, f_flags);
+	facts->flags = READ(file, f_mode) & FMODE_CREATED ? FILE_CREATED : 0;
 	facts->magic = READ(super, s_magic);
 	facts->inode_flags = READ(inode, i_flags);
 	facts->super_flags = READ(super, s_flags);

@@ -108,6 +108,8 @@ struct piece {
 /* Outside the root of the process, below a mount without a parent: one that is attached nowhere, or the
  * root of a mount namespace. The path begins there, as /proc/PID/fd shows it. */
 #define FILE_DETACHED 32
+/* The open that it belongs to has made it. */
+#define FILE_CREATED 64
 
 /* A path follows. */
 struct file_facts {
@@ -120,7 +122,7 @@ struct file_facts {
 	u32 mode;
 	u32 uid;
 	u32 gid;
-	u32 links;
+	u32 open_flags; /* that it was opened with, as far as the kernel keeps them */
 	u32 magic;
 	u32 flags;
 	u32 inode_flags;

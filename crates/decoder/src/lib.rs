@@ -11,6 +11,7 @@ pub mod initial_stack;
 pub mod lineage;
 pub mod linked_file;
 pub mod names;
+pub mod open_fields;
 pub mod process_inspector;
 pub mod runtime_process;
 pub mod stdio;

@@ -341,12 +341,17 @@ impl ProcessInspector {
 
     /// Returns whether an open descriptor closes at the next exec; true if that cannot be read.
     fn closes_on_exec(&self, pid: Pid, number: i32) -> bool {
-        let Ok(text) = self.proc.contents(&format!("{}/fdinfo/{number}", pid.0)) else {
-            return true;
-        };
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|octal| u64::from_str_radix(octal.trim(), 8).ok());
+        let flags = self.descriptor_flags(Tid(pid.0), number);
         flags.is_none_or(|flags| flags & CLOSE_ON_EXEC != 0)
+    }
+
+    /// Returns the flags of the thread's open descriptor, as fcntl(2) shows them, and `O_CLOEXEC`. `None` if they cannot
+    /// be read.
+    pub fn descriptor_flags(&self, tid: Tid, number: i32) -> Option<u64> {
+        let file = format!("{}/fdinfo/{number}", tid.0);
+        let text = self.proc.contents(&file).ok()?;
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        u64::from_str_radix(flags.trim(), 8).ok()
     }
 }
 

@@ -23,7 +23,8 @@ use super::{ROOT_CALLS, rings};
 use crate::notify::RingAnswer;
 use decoder::call::Call;
 use decoder::counters::Counters;
-use decoder::decode::{self, SocketView};
+use decoder::decode::{self, Decoded, SocketView};
+use decoder::open_fields::OpenFields;
 use process_info::procfs::split_command_line;
 
 /// Number of bytes of one event's memory kept for the next.
@@ -234,6 +235,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
             .into_iter()
             .find(|piece| piece.kind == RecordPartKind::File);
         let found = file.as_ref().and_then(FileFacts::parse);
+        decoded = with_used_fields(&call, decoded, found.as_ref(), &arena);
         if let Some(facts) = &found
             && let Some(descriptor) = decoded.descriptor
         {
@@ -486,6 +488,24 @@ fn is_absolute(name: Name<'_>) -> bool {
             ..
         }
     )
+}
+
+/// Returns the call with the flags that the opened file shows. The programs read those in memory when the call has
+/// returned: another thread may have changed them since the kernel did.
+fn with_used_fields<'a>(
+    call: &Call,
+    decoded: Decoded<'a>,
+    file: Option<&FileFacts>,
+    arena: &'a Bump,
+) -> Decoded<'a> {
+    let read = OpenFields::of(call.kind, &decoded);
+    let Some((read, file)) = read.zip(file.map(FileFacts::opened_with)) else {
+        return decoded;
+    };
+    match read.fit(file) {
+        true => decoded,
+        false => read.corrected(file).put(&decoded, arena),
+    }
 }
 
 /// Returns the call of a record.

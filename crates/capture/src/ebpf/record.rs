@@ -5,6 +5,7 @@ use event::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use decoder::open_fields::FileFlags;
 use process_info::sockets::{ResolvedDescriptor, ResolvedSocket};
 
 /// Kind of a record.
@@ -357,6 +358,7 @@ const FILE_OVERLAY_UPPER: u32 = 2;
 const FILE_SOCKET: u32 = 4;
 const FILE_UNREACHABLE: u32 = 8;
 const FILE_PATH_CUT: u32 = 16;
+const FILE_CREATED: u32 = 64;
 
 /// Returns why a path with these flags is incomplete. Below a detached mount a path begins at the mount, as
 /// `/proc/PID/fd` shows it, and is complete.
@@ -379,6 +381,7 @@ pub(super) struct FileFacts {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
+    open_flags: u32,
     magic: u32,
     flags: u32,
     pub(super) inode_flags: u32,
@@ -421,7 +424,7 @@ impl FileFacts {
                 .saturating_add(u64::from(rest))
         };
         let (device, mode, uid, gid) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-        let (_links, magic, flags, inode_flags) =
+        let (open_flags, magic, flags, inode_flags) =
             (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
         let (super_flags, mount_flags) = (from.u32()?, from.u32()?);
         let (family, socket_type) = (from.u16()?, from.u16()?);
@@ -451,6 +454,7 @@ impl FileFacts {
             mode,
             uid,
             gid,
+            open_flags,
             magic,
             flags,
             inode_flags,
@@ -493,6 +497,14 @@ impl FileFacts {
         self.magic == TMPFS
             && self.flags & FILE_UNREACHABLE != 0
             && self.path.starts_with(b"/memfd:")
+    }
+
+    /// Returns the flags that the file was opened with, as far as the kernel keeps them.
+    pub(super) fn opened_with(&self) -> FileFlags {
+        FileFlags {
+            flags: self.open_flags.into(),
+            is_created: self.flags & FILE_CREATED != 0,
+        }
     }
 
     /// Returns whether the file is in an upper layer; `None` if it is on no overlay.

@@ -24,6 +24,7 @@ mod losses;
 mod mediate;
 pub(crate) mod names;
 mod obstacle;
+mod open_flags;
 mod opened_in_place;
 mod privileges;
 mod proc_entries;

@@ -493,9 +493,13 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
         if is_doubtful || verifier.is_active() && verifier.compares(view.call) {
             let process = process.or_else(|| self.caller(view.call));
+            let worker = &mut self.worker;
             let wants = |process: &&Arc<Process>| {
                 let now = now_ns(Clock::Monotonic);
-                !process.sets_up() && (is_doubtful || verifier.wants(process, &shared.tree, now))
+                !process.sets_up()
+                    && (is_doubtful
+                        || worker.may_have_other_flags(view, process)
+                        || verifier.wants(process, &shared.tree, now))
             };
             if let Some(process) = process.as_ref().filter(wants) {
                 self.escalate(view, process);

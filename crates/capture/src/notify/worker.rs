@@ -32,8 +32,8 @@ pub(crate) struct CallEvaluator<J: Evaluator> {
     scratch: J::Scratch,
     /// Stand-in for the caller until the evaluation needs to look it up.
     unnamed: Process,
-    /// Reads names once more after a call, from resident pages only, so that a hostile page does not block.
-    again: Memory,
+    /// Reads arguments once more after a call, from resident pages only, so that a hostile page does not block.
+    pub(super) again: Memory,
 }
 
 /// Everything known about a call at one stage.
@@ -248,9 +248,12 @@ impl<J: Evaluator> CallEvaluator<J> {
             ..*seen
         };
         let (call, outcome, arena) = (view.call, view.outcome, view.arena);
+        // By the flags that were read: those that the kernel used may lead the same name to the file of another.
         let truth = self.truth(&view, process);
+        let (decoded, other_fields) = self.with_used_fields(&view, process);
+        view.decoded = decoded;
         if let Some(tripwire) = &self.shared.tripwire {
-            self.settle_account(tripwire, &view, &truth);
+            self.settle_account(tripwire, &view, &seen.decoded, &truth);
         }
         self.look_at_opened(&view, process);
         if outcome == Outcome::Returned(0) {
@@ -273,10 +276,16 @@ impl<J: Evaluator> CallEvaluator<J> {
             let resolved = decode::resolve(inspector, call, descriptor, result, pid, arena);
             view.decoded.descriptor = Some(resolved);
         }
+        if let Some(fields) = other_fields
+            && self.weigh(&view, Stage::Exit, process) == Relevance::Reject
+        {
+            // Dropping it loses nothing, and the values that were read may be the wrong ones.
+            view.decoded = fields.put(&view.decoded, arena);
+        }
         if let ArgumentComparison::Unclear(what) = &truth
             && self.weigh(&view, Stage::Exit, process) == Relevance::Reject
         {
-            // Dropping it loses nothing, and the name that was read may be the wrong one.
+            // As above: the name that was read may be the wrong one.
             view.decoded = match what {
                 CallObject::Arguments(again, _) => {
                     again.borrow(arena).returned(call, outcome, arena)
@@ -496,33 +505,52 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Notifies the tripwire of an open's outcome, if it differs from what was read.
-    fn settle_account(&self, tripwire: &Tripwire, view: &CallView<'_>, truth: &ArgumentComparison) {
+    /// Notifies the tripwire of an open's outcome, if it differs from what was `read`.
+    fn settle_account(
+        &self,
+        tripwire: &Tripwire,
+        view: &CallView<'_>,
+        read: &Decoded<'_>,
+        truth: &ArgumentComparison,
+    ) {
+        let (call, decoded) = (view.call, &view.decoded);
         let failed = matches!(view.outcome, Outcome::Returned(result) if result < 0);
         let other = match truth {
             ArgumentComparison::Changed(argument_check::CallObject::Path(path)) => Some(path),
             _ => None,
         };
-        if !failed && other.is_none() || tripwire.is_idle() {
+        let is_other =
+            other.is_some() || opens_to_write(call, decoded) != opens_to_write(call, read);
+        if !failed && !is_other || tripwire.is_idle() {
             return;
         }
-        let Some((path, writes)) = self.opened(view.call, &view.decoded) else {
+        let Some((path, writes)) = self.opened(call, decoded) else {
             return;
         };
         tripwire.unsaw(&path);
-        if let Some(path) = other {
-            tripwire.saw(path, writes);
+        if is_other {
+            tripwire.saw(other.unwrap_or(&path), writes);
         }
     }
 
     fn opened(&self, call: &Call, decoded: &Decoded<'_>) -> Option<(Vec<u8>, bool)> {
-        let event::DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
-            return None;
-        };
+        let writes = opens_to_write(call, decoded)?;
         let path = tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.inspector)?;
-        let flags = decoded.params.get(usize::from(flags));
-        let reads = matches!(flags, Some(event::Param::Uint(flags)) if flags & WRITES == 0);
-        Some((path, !reads || call.syscall == abi::Syscall::CREAT))
+        Some((path, writes))
+    }
+
+    /// Returns whether a call is compared with the state after it: its caller is racy.
+    pub(super) fn is_compared(
+        &self,
+        call: &Call,
+        decoded: &Decoded<'_>,
+        process: &Arc<Process>,
+    ) -> bool {
+        let verifier = &self.shared.verifier;
+        !process.sets_up()
+            && verifier.compares(call)
+            && (decoded.is_shared
+                || verifier.is_active() && verifier.is_racy(process, &self.shared.tree))
     }
 
     /// Returns what a call of a racy caller really did. Reports a difference from what was read.
@@ -530,11 +558,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let (call, decoded, outcome) = (view.call, &view.decoded, view.outcome);
         let shared = &*self.shared;
         let verifier = &shared.verifier;
-        if process.sets_up()
-            || !verifier.compares(call)
-            || !(decoded.is_shared
-                || verifier.is_active() && verifier.is_racy(process, &shared.tree))
-        {
+        if !self.is_compared(call, decoded, process) {
             return ArgumentComparison::Same;
         }
         Counters::add(&shared.counters.verified);
@@ -730,3 +754,13 @@ fn passed<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
 
 /// `O_WRONLY` and `O_RDWR`.
 const WRITES: u64 = 3;
+
+/// Returns whether a call opens a file for writing, as far as that is known; `None` if it opens none.
+fn opens_to_write(call: &Call, decoded: &Decoded<'_>) -> Option<bool> {
+    let event::DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+        return None;
+    };
+    let flags = decoded.params.get(usize::from(flags));
+    let reads = matches!(flags, Some(event::Param::Uint(flags)) if flags & WRITES == 0);
+    Some(!reads || call.syscall == abi::Syscall::CREAT)
+}

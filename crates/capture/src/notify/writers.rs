@@ -12,6 +12,7 @@ use event::{Absence, CallPlan, DescriptorSource, Name, Need, Param, ParamSource,
 use super::verify::Verify;
 use decoder::call::Call;
 use decoder::decode::Decoded;
+use decoder::open_fields;
 use process_info::memory::Memory;
 
 /// Set in MAP_SHARED_VALIDATE, too.
@@ -277,7 +278,8 @@ pub(crate) fn is_named_like_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
         }
         _ => false,
     };
-    is_named && may_open_memory(call, decoded)
+    // Flags in memory may be others by the time of the call.
+    is_named && (open_fields::are_in_memory(call.kind) || may_open_memory(call, decoded))
 }
 
 /// Returns whether all data of a verifiable call is in pages that no other process can write.

@@ -182,15 +182,15 @@ impl<J: Evaluator> Engine<J> {
     }
 
     /// Lets a call go that no rule matches as it was read, unless it has to be verified.
-    fn let_go(&self, view: &CallView<'_>, process: Option<Arc<Process>>) -> Inspection {
-        let shared = &self.worker.shared;
+    fn let_go(&mut self, view: &CallView<'_>, process: Option<Arc<Process>>) -> Inspection {
+        let shared = Arc::clone(&self.worker.shared);
         let verifier = &shared.verifier;
         let is_doubtful = self.worker.is_doubtful(view.call, &view.decoded);
         if !(is_doubtful || verifier.is_active() && verifier.compares(view.call)) {
             return Inspection::GoOn;
         }
         let process = process.unwrap_or_else(|| self.caller(view.call));
-        if is_doubtful {
+        if is_doubtful || self.worker.may_have_other_flags(view, &process) {
             return result_of(view, &process);
         }
         if verifier.wants(&process, &shared.tree, now_ns(Clock::Monotonic)) {
