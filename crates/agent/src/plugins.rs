@@ -296,6 +296,7 @@ fn limits(settings: &PluginSettings) -> Result<Limits, Failure> {
     Ok(Limits {
         program,
         deadline: settings.timeout(),
+        memory: settings.memory(),
     })
 }
 

@@ -106,6 +106,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("outputs.rate", "0"),
     ("outputs_queue.capacity", "0"),
     ("plugin_host.disabled_sources", "[]"),
+    ("plugin_host.memory", "1024"),
     ("plugin_host.program", "''"),
     ("plugin_host.timeout", "30000"),
     ("plugins", "[]"),

@@ -9,6 +9,7 @@ mod assign;
 mod choice;
 mod defaults;
 mod environment;
+pub mod falco_files;
 mod file_reader;
 mod fragments;
 mod include;
@@ -635,7 +636,7 @@ log_syslog: true
 watch_config_files: true
 load_plugins: [json]
 plugins: [{name: json, library_path: libjson.so, init_config: {a: 1}, open_params: x}]
-plugin_host: {disabled_sources: [k8s_audit], program: /usr/lib/host, timeout: 200}
+plugin_host: {disabled_sources: [k8s_audit], memory: 256, program: /usr/lib/host, timeout: 200}
 responses_files: [/etc/r.yaml]
 responses: {dry_run: true, accept_partial: [aws:lambda], rate: 1, max_burst: 2, rule_rate: 3, rule_max_burst: 4}
 grpc: {enabled: true, bind_address: 'localhost:5060', threadiness: 3, private_key: /k, cert_chain: /c, root_certs: /r}

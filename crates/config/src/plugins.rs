@@ -15,6 +15,10 @@ const BUILTIN: &str = "container";
 /// Folder of libraries that are named without a path, as Falco's.
 const FOLDER: &str = "/usr/share/falco/plugins";
 
+/// Bounds of `plugin_host.memory`: a runtime such as that of Go does not start with less, and no machine has more.
+const MIN_MEMORY: u64 = 128;
+const MAX_MEMORY: u64 = 1 << 24;
+
 /// `load_plugins`, `plugins` and `plugin_host`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PluginSettings {
@@ -28,6 +32,8 @@ pub struct PluginSettings {
     pub program: PathBuf,
     /// `plugin_host.timeout`: longest time without a sign of life of a plugin, in milliseconds.
     pub timeout_ms: u64,
+    /// `plugin_host.memory`: most memory of the plugins of a source, in MiB; 0 for any.
+    pub memory_mib: u64,
 }
 
 /// One item of `plugins`.
@@ -51,6 +57,7 @@ impl Default for PluginSettings {
             disabled_sources: Vec::new(),
             program: PathBuf::new(),
             timeout_ms: 30_000,
+            memory_mib: 1024,
         }
     }
 }
@@ -69,6 +76,12 @@ impl PluginSettings {
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
+
+    /// Returns the most memory of the process of a source in bytes; `None` for any.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        (self.memory_mib > 0).then(|| self.memory_mib << 20)
+    }
 }
 
 /// The keys.
@@ -82,6 +95,16 @@ pub(crate) const KEYS: &[Key<Config>] = &[
         Ok(())
     }),
     Key::texts("plugin_host.disabled_sources", |config| &mut config.plugins.disabled_sources),
+    Key::other("plugin_host.memory", "integer", |config, node| {
+        let mib = node.integer()?;
+        if !(mib == 0 || (MIN_MEMORY..=MAX_MEMORY).contains(&mib)) {
+            let message = format!("{mib} MiB are no memory for plugins");
+            let help = format!("name {MIN_MEMORY} to {MAX_MEMORY} MiB, or 0 for no limit");
+            return Err(Problem::new(&node.origin, message).help(help));
+        }
+        config.plugins.memory_mib = mib;
+        Ok(())
+    }),
     Key::file("plugin_host.program", |config| &mut config.plugins.program),
     Key::other("plugin_host.timeout", "integer", |config, node| {
         let timeout_ms = node.integer()?;

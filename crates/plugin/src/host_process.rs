@@ -3,9 +3,12 @@
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::protocol::{
     self, Description, PROGRAM, PluginSpec, ProtocolError, RecordedEvent, Reply, Request, VERSION,
@@ -19,6 +22,33 @@ pub struct Limits {
     pub program: PathBuf,
     /// Longest time without an answer, or without a sign of life of an open source.
     pub deadline: Duration,
+    /// Most memory for data in bytes (`RLIMIT_DATA`, which counts what is private and writable, from Linux 4.7 on); `None` for any.
+    pub memory: Option<u64>,
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub struct Ending {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// The memory that it had at most.
+    memory: Option<u64>,
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.status)?;
+        // What ends a program that gets no memory: a fault, abort(3), or the exit status 2 of Go.
+        let may_lack_memory = self.status.signal().is_some() || self.status.code() == Some(2);
+        match self.memory.filter(|_| may_lack_memory) {
+            Some(bytes) => write!(
+                f,
+                " (it may take {} MiB of memory: plugin_host.memory)",
+                bytes >> 20
+            ),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a helper process is of no use, or no more.
@@ -40,7 +70,7 @@ pub enum HelperError {
     },
     /// The process ended; it was not asked to.
     #[error("the process of the plugin ended: {0}")]
-    Ended(ExitStatus),
+    Ended(Ending),
     /// The process said nothing in time.
     #[error("the plugin did not answer within {} ms", .0.as_millis())]
     Hung(Duration),
@@ -58,6 +88,7 @@ pub struct Helper {
     child: Child,
     stream: UnixStream,
     deadline: Duration,
+    memory: Option<u64>,
 }
 
 impl Helper {
@@ -75,11 +106,28 @@ impl Helper {
             .stderr(Stdio::inherit())
             .spawn()
             .map_err(cannot)?;
-        Ok(Self {
+        let helper = Self {
             child,
             stream: ours,
             deadline: limits.deadline,
-        })
+            memory: limits.memory,
+        };
+        // It loads nothing before it is asked to.
+        helper.limit_memory().map_err(cannot)?;
+        Ok(helper)
+    }
+
+    fn limit_memory(&self) -> io::Result<()> {
+        let Some(bytes) = self.memory else {
+            return Ok(());
+        };
+        let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        let limit = Rlimit {
+            current: Some(bytes),
+            maximum: Some(bytes),
+        };
+        prlimit(Pid::from_raw(pid), Resource::Data, limit)?;
+        Ok(())
     }
 
     /// Loads plugins, and returns what they say about themselves.
@@ -193,7 +241,10 @@ impl Helper {
         // The stream is closed, so it has ended, or has closed the stream and is killed.
         let waited = self.wait_briefly();
         match waited {
-            Ok(Some(status)) => HelperError::Ended(status),
+            Ok(Some(status)) => HelperError::Ended(Ending {
+                status,
+                memory: self.memory,
+            }),
             _ => HelperError::Hung(self.deadline),
         }
     }
@@ -285,6 +336,7 @@ mod tests {
         let limits = Limits {
             program: "/nonexistent/tollgate-plugin-host".into(),
             deadline: Duration::from_secs(1),
+            memory: None,
         };
         let error = Helper::start(&limits)
             .expect_err("it is not there")
@@ -301,6 +353,7 @@ mod tests {
         let limits = |program: &str| Limits {
             program: program.into(),
             deadline: Duration::from_millis(200),
+            memory: None,
         };
         let mut ends = Helper::start(&limits("/bin/false")).expect("it starts");
         let error = ends.load(&[]).expect_err("it ends");

@@ -16,7 +16,7 @@ mod source;
 pub use catalogue::{Catalogue, CatalogueError, LoadedPlugin, PluginConfig};
 pub use describe::plugin_info;
 pub use evaluator::SourceEvaluator;
-pub use host_process::{Helper, HelperError, Limits};
+pub use host_process::{Ending, Helper, HelperError, Limits};
 pub use protocol::PROGRAM;
 pub use recorded::{RecordedCounts, RecordedSources};
 pub use source::{Counters, Incident, IncidentKind, Observer, Source, SourcePlan, Totals};

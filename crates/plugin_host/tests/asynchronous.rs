@@ -51,6 +51,7 @@ impl Opened {
         let limits = Limits {
             program: env!("CARGO_BIN_EXE_tollgate-plugin-host").into(),
             deadline: Duration::from_secs(10),
+            memory: None,
         };
         let mut helper = Helper::start(&limits).expect("it starts");
         let described = helper.load(&plugins).expect("they can be loaded");
@@ -91,10 +92,10 @@ impl Opened {
 
     /// Waits for the end of the program, and returns what the handler answered.
     fn answers(&mut self) -> Vec<String> {
-        let Err(HelperError::Ended(status)) = self.helper.reply() else {
+        let Err(HelperError::Ended(ending)) = self.helper.reply() else {
             panic!("it does not end");
         };
-        assert!(status.success(), "{status}");
+        assert!(ending.status.success(), "{ending}");
         let answers = std::fs::read_to_string(&self.answers).expect("the plugin has written it");
         answers.lines().map(str::to_owned).collect()
     }

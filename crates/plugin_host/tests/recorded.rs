@@ -83,6 +83,7 @@ fn loaded(folder: &Path, again: &Reply) -> (SourceEvaluator, SourcePlan) {
     let limits = Limits {
         program: host(folder, again),
         deadline: Duration::from_secs(5),
+        memory: None,
     };
     let spec = PluginSpec {
         name: "toy".to_owned(),

@@ -90,6 +90,7 @@ fn started(folder: tempfile::TempDir, plugins: &[PluginConfig], rules: &str) -> 
     let limits = Limits {
         program: env!("CARGO_BIN_EXE_tollgate-plugin-host").into(),
         deadline: Duration::from_secs(2),
+        memory: None,
     };
     let catalogue = Catalogue::load(plugins, &limits).expect("they can be loaded");
     let alerts = Kept::default();

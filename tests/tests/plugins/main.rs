@@ -265,6 +265,11 @@ const FAILURES: &[(&str, &str, &str)] = &[
         "the process of the plugin ended: signal: 11",
         "crashes",
     ),
+    (
+        "leak",
+        "the process of the plugin ended: signal: 6",
+        "crashes",
+    ),
     ("hang", "the plugin did not answer within 500 ms", "hangs"),
     (
         "length",
@@ -281,13 +286,22 @@ const FAILURES: &[(&str, &str, &str)] = &[
 ];
 
 fn is_started_again_and_counted((mode, cause, counted): (&'static str, &str, &str)) {
-    let ran = Toy::new(mode).run(&["-M", "4", "-o", "plugin_host.timeout=500"]);
+    // A leak takes a moment.
+    let timeout = if mode == "leak" { 2500 } else { 500 };
+    let timeout = format!("plugin_host.timeout={timeout}");
+    let memory = "plugin_host.memory=160";
+    let ran = Toy::new(mode).run(&["-M", "6", "-o", &timeout, "-o", memory]);
     assert_eq!(ran.code, 0, "{mode}: {}", ran.stderr);
     let failures = ran.failures();
     assert!(failures.len() >= 2, "{mode}: {failures:?}\n{}", ran.stderr);
     assert!(
         failures.iter().all(|found| found.starts_with(cause)),
         "{mode}: {failures:?}"
+    );
+    let is_told = |found: &String| found.contains("160 MiB of memory: plugin_host.memory");
+    assert!(
+        mode != "leak" || failures.iter().all(is_told),
+        "{failures:?}"
     );
     // The events before a failure are evaluated, and none after it.
     let wordless = ran.of("Wordless");
