@@ -323,7 +323,7 @@ fn an_agent_reports_the_engine_rules_and_policy_in_force_and_other_rules_after_a
     let mut run = sending(
         &scratch,
         collector.address(),
-        &["run", "--engine", "notify"],
+        &["run", "--engine", "notify", "-o", "metrics.enabled=true"],
     );
     let mut run = run
         .arg("--policy")
@@ -351,6 +351,18 @@ fn an_agent_reports_the_engine_rules_and_policy_in_force_and_other_rules_after_a
     assert_eq!(policy["digest"], format!("sha256:{expected}"));
     assert_eq!(policy["audits"], false);
     assert_eq!(policy["enforcers"]["Seccomp"], "fully enforced", "{policy}");
+    let extents = policy["enforcers"].as_object().expect("enforcers");
+    for (enforcer, extent) in extents {
+        let is_full = extent == "fully enforced";
+        assert_eq!(
+            policy["reasons"].get(enforcer).is_none(),
+            is_full,
+            "{policy}"
+        );
+    }
+    assert!(policy["gaps"].is_array(), "{policy}");
+    assert!(before["rule_times"]["events"].is_u64(), "{before}");
+    assert!(before["spool"]["pending"].is_u64(), "{before}");
     assert_eq!(before["counters"]["drops"], 0);
     let pid = std::fs::read_to_string(path("pid")).expect("a pid");
     other_rules_have_another_digest(&scratch, (&collector, &reader), pid.trim());

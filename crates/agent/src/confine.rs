@@ -7,7 +7,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::probe::probe;
-use enforce::{Confinement, Line, Target};
+use enforce::{Confinement, EnforcedExtent, Line, Target};
 use policy::compile::seccomp::Action;
 use policy::compile::{MachineFeatures, NarrowedPolicy, Unavailable};
 use policy::{Code, Mode, Policy, RuleAction};
@@ -195,12 +195,33 @@ fn record(
     lines: &[&Line],
 ) -> PolicyRecord {
     let extent = |line: &&Line| (line.enforcer.to_string(), line.reach.to_string());
+    let is_less = |line: &&&Line| line.reach != EnforcedExtent::Fully;
+    let reason = |line: &&Line| (line.enforcer.to_string(), line.detail.clone());
     PolicyRecord {
         name: policy.name.clone(),
         digest: file.digest(),
         audits: how.audit || !denies(policy),
         enforcers: lines.iter().map(extent).collect(),
+        reasons: lines.iter().filter(is_less).map(reason).collect(),
+        gaps: Some(gaps(policy, file)),
     }
+}
+
+/// Returns the rules that are not enforced in full, each as a sentence with the reason.
+fn gaps(policy: &NarrowedPolicy, file: &files::Loaded) -> Vec<String> {
+    let problems = file.diagnostics.iter();
+    let problems = problems.filter(|it| matches!(it.code, Code::Partial | Code::Accepted));
+    let mut gaps: Vec<String> = problems.map(|problem| problem.message.clone()).collect();
+    // The policy accepts these itself, so nothing was said about them.
+    for rule in policy.partial_rules() {
+        let name = format!("`{rule}`");
+        if !gaps.iter().any(|gap| gap.contains(&name)) {
+            gaps.push(format!(
+                "{name} is enforced only partially, which the policy accepts"
+            ));
+        }
+    }
+    gaps
 }
 
 /// Returns true if the policy denies anything: by a rule, or everything that it does not allow.

@@ -1,9 +1,14 @@
 //! What the agent reports about itself to a collector.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use event::EngineKind;
-use outputs::{AgentReport, Dispatcher, PolicyReport, RulesReport, Snapshot};
+use outputs::{
+    AgentReport, Dispatcher, EnforcerReport, PolicyReport, RuleTime, RuleTimes, RulesReport,
+    Snapshot,
+};
+use rules::Engine;
 use supervisor::handover_state::PolicyRecord;
 
 use crate::bundles::BundleRecord;
@@ -44,11 +49,43 @@ pub(super) fn policy(record: Option<&PolicyRecord>, is_confined: bool) -> Policy
             name: record.name.clone(),
             digest: record.digest.clone(),
             audits: record.audits,
-            enforcers: record.enforcers.clone().into_iter().collect(),
+            enforcers: record.enforcers.iter().map(enforcer(record)).collect(),
+            gaps: record.gaps.clone(),
         },
         None if is_confined => PolicyReport::Unknown,
         None => PolicyReport::Absent,
     }
+}
+
+fn enforcer(record: &PolicyRecord) -> impl Fn((&String, &String)) -> EnforcerReport {
+    |(enforcer, extent)| EnforcerReport {
+        enforcer: enforcer.clone(),
+        extent: extent.clone(),
+        reason: record.reasons.get(enforcer).cloned(),
+    }
+}
+
+/// Returns what the rules in force took; `None` without `metrics.enabled`, which lets engines measure it.
+fn rule_times(in_force: &[Arc<Engine>]) -> Option<RuleTimes> {
+    let costs = in_force.iter().flat_map(|engine| engine.costs());
+    let mut rules: Vec<_> = costs
+        .map(|cost| RuleTime {
+            rule: cost.rule.to_owned(),
+            evaluations: cost.evaluations,
+            nanoseconds: cost.nanoseconds,
+        })
+        .collect();
+    if rules.is_empty() {
+        return None;
+    }
+    rules.retain(|time| time.evaluations > 0);
+    rules.sort_by_key(|time| Reverse(time.nanoseconds));
+    let events = in_force.iter().flat_map(|engine| engine.evaluated());
+    Some(RuleTimes {
+        events: events.map(|(_, count)| count).sum(),
+        nanoseconds: rules.iter().map(|time| time.nanoseconds).sum(),
+        rules,
+    })
 }
 
 /// What is reported about an agent.
@@ -65,16 +102,18 @@ impl Reported {
         self,
         dispatcher: &Dispatcher,
         counters: &metrics::Counters,
+        in_force: &metrics::RulesInForce,
     ) -> Arc<RulesRecord> {
         let (engine, policy, bundle) = (self.engine, self.policy, self.bundle);
         let (rules, counters) = (Arc::new(self.rules), Arc::clone(counters));
-        let record = Arc::clone(&rules);
+        let (record, in_force) = (Arc::clone(&rules), Arc::clone(in_force));
         dispatcher.report_from(Box::new(move || AgentReport {
             engine: engine.name().to_owned(),
             rules: rules.report(),
             policy: policy.clone(),
             bundle: bundle.report(),
             counters: reported(&counters()),
+            rule_times: rule_times(&in_force()),
         }));
         record
     }
@@ -100,6 +139,8 @@ fn reported(snapshot: &Snapshot) -> Vec<(&'static str, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use config::rule_files::NoSink;
+
     use super::*;
 
     #[test]
@@ -112,6 +153,41 @@ mod tests {
         };
         let expected = [("events", 9), ("drops", 2), ("undecided", 1)];
         assert_eq!(reported(&snapshot), expected);
+    }
+
+    #[test]
+    fn times_of_rules_are_reported_only_where_they_are_measured() {
+        let rules =
+            "- rule: R\n  desc: d\n  condition: evt.type = open\n  output: o\n  priority: INFO\n";
+        let (ruleset, problems) = rules::Loader::new().add("r.yaml", rules).finish();
+        assert!(problems.is_empty(), "{problems:?}");
+        let engine = |profile| {
+            let options = rules::EngineOptions {
+                profile,
+                ..rules::EngineOptions::default()
+            };
+            let (engine, _) = Engine::new(&ruleset, &options, Box::new(NoSink));
+            [Arc::new(engine)]
+        };
+        assert_eq!(rule_times(&engine(None)), None);
+        let measured = rule_times(&engine(Some(rules::profile::SAMPLED)));
+        assert_eq!(measured, Some(RuleTimes::default()), "no event yet");
+    }
+
+    #[test]
+    fn the_reason_why_an_enforcer_does_less_is_reported_with_it() {
+        let record = PolicyRecord {
+            enforcers: [("BPF", "not enforced"), ("Caps", "fully enforced")]
+                .map(|(name, extent)| (name.to_owned(), extent.to_owned()))
+                .into(),
+            reasons: [("BPF".to_owned(), "no BTF".to_owned())].into(),
+            ..PolicyRecord::default()
+        };
+        let PolicyReport::Known { enforcers, .. } = policy(Some(&record), true) else {
+            panic!("a record");
+        };
+        let reasons: Vec<_> = enforcers.iter().map(|of| of.reason.as_deref()).collect();
+        assert_eq!(reasons, [Some("no BTF"), None]);
     }
 
     #[test]

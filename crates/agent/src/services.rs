@@ -288,7 +288,7 @@ impl AgentConfig {
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, &matched, &dispatcher);
         allow_captures(self.asked.take(), &dispatcher);
-        let record = reported.start(&dispatcher, &counters);
+        let record = reported.start(&dispatcher, &counters, &figures.in_force);
         let check = subscribers::check(engine, watcher.scope(), dispatcher.clone())?;
         let source = figures.source(&self.settings, &self.sink);
         let reception = Arc::new(ServerSet::open(self.servers, source, check)?);

@@ -73,7 +73,8 @@ pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use report::{
     AgentReport, BundleReport, BundleSink, BundledPolicy, BundledPolicyState, CaptureProgress,
-    CaptureSource, PolicyReport, ReportSlot, ReportSource, RulesReport,
+    CaptureSource, EnforcerReport, PolicyReport, ReportSlot, ReportSource, RuleTime, RuleTimes,
+    RulesReport,
 };
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,

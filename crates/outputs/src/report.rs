@@ -17,6 +17,8 @@ pub struct AgentReport {
     pub bundle: Option<BundleReport>,
     /// Counters of the engine since the start, by name.
     pub counters: Vec<(&'static str, u64)>,
+    /// What the evaluation of rules took; `None` if the agent does not measure it.
+    pub rule_times: Option<RuleTimes>,
 }
 
 /// The rules in force.
@@ -102,9 +104,44 @@ pub enum PolicyReport {
         digest: String,
         /// The policy only reports: nothing is denied.
         audits: bool,
-        /// Enforcers by name, each with the extent of enforcement.
-        enforcers: Vec<(String, String)>,
+        /// Enforcers of the policy.
+        enforcers: Vec<EnforcerReport>,
+        /// Rules that are not enforced in full, each as a sentence with the reason; `None` if that is not known.
+        gaps: Option<Vec<String>>,
     },
+}
+
+/// What an enforcer makes of the policy in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnforcerReport {
+    /// Name of the enforcer.
+    pub enforcer: String,
+    /// Extent of enforcement.
+    pub extent: String,
+    /// Why it does not enforce everything; `None` if it does, or if that is not known.
+    pub reason: Option<String>,
+}
+
+/// Time that the evaluation of rules took since they came into force. One evaluation in some is timed, and counts for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleTimes {
+    /// Events that rules rejected or evaluated.
+    pub events: u64,
+    /// Nanoseconds of all rules.
+    pub nanoseconds: u64,
+    /// The rules that took the most time, that of the most first.
+    pub rules: Vec<RuleTime>,
+}
+
+/// Time that the evaluation of one rule took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleTime {
+    /// Name of the rule.
+    pub rule: String,
+    /// Number of evaluations.
+    pub evaluations: u64,
+    /// Nanoseconds of them.
+    pub nanoseconds: u64,
 }
 
 /// Callback that makes a report. Runs on the threads of channels.

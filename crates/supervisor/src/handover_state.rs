@@ -60,6 +60,13 @@ pub struct PolicyRecord {
     pub audits: bool,
     /// Extent of enforcement by the name of the enforcer.
     pub enforcers: BTreeMap<String, String>,
+    /// Why an enforcer does not enforce everything, by its name. Earlier builds of this version left none.
+    #[serde(default)]
+    pub reasons: BTreeMap<String, String>,
+    /// Rules that are not enforced in full, each as a sentence with the reason. `None` if that is not known: earlier builds of
+    /// this version left none.
+    #[serde(default)]
+    pub gaps: Option<Vec<String>>,
 }
 
 /// Version of this layout. Others are refused, because the confinement of a container is not
@@ -384,7 +391,9 @@ mod tests {
                 name: "p".to_owned(),
                 digest: "ab".to_owned(),
                 audits: true,
-                enforcers: BTreeMap::from([("BPF".to_owned(), "fully enforced".to_owned())]),
+                enforcers: BTreeMap::from([("BPF".to_owned(), "partially enforced".to_owned())]),
+                reasons: BTreeMap::from([("BPF".to_owned(), "no LSM hook".to_owned())]),
+                gaps: Some(vec!["BPF enforces `r` only partially".to_owned()]),
             }),
         };
         let handover = encode(&plan, &in_force, Some(&first));
@@ -526,7 +535,7 @@ mod tests {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
         let shown = String::from_utf8_lossy(&written);
-        assert_eq!((VERSION, hash), (3, 0xba61_0f02_eac6_897a), "{shown}");
+        assert_eq!((VERSION, hash), (3, 0x5fb3_8268_3f49_0cbb), "{shown}");
     }
 
     /// A filter would read what is behind the arguments.
