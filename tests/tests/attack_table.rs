@@ -193,6 +193,10 @@ fn rules(vault: &Path, ways: &[Way]) -> String {
             format!("{open} and fd.name startswith {vault}/"),
         ),
         (
+            "Write",
+            format!("evt.type = openat2 and evt.is_open_write = true and fd.name startswith {vault}/"),
+        ),
+        (
             "Connect",
             "evt.type in (connect, sendto, sendmsg, sendmmsg) and fd.snet in (127.77.0.0/24)".to_owned(),
         ),
@@ -228,6 +232,7 @@ fn rules(vault: &Path, ways: &[Way]) -> String {
 fn wanted(kind: &str) -> &'static [&'static str] {
     match kind {
         "open" => &["Open by literal", "Open by folder"],
+        "write" => &["Write"],
         "connect" => &["Connect"],
         "bind" => &["Bind"],
         "change" => &["Change"],
