@@ -52,7 +52,14 @@ async function fill() {
   for (const [at, host] of ["web-1", "web-2", "db-1"].entries()) {
     const { secret } = await send("/api/v1/agents", token, JSON.stringify({ host }));
     const inventory = { host, kernel: "6.8.0-48-generic", architecture: "x86_64", version: "0.1.0",
-      engine: at === 2 ? "notify" : "ebpf", rules: "sha256:9f2c41d07aa3b1", policy: at ? "" : "web-hardening" };
+      engine: at === 2 ? "notify" : "ebpf", rules: "sha256:9f2c41d07aa3b1", rules_enabled: 94, policy: at === 1 ? null : {
+        name: "web-hardening", digest: `sha256:4f1d0c77a2b${at}`, audits: at === 2,
+        enforcers: { Landlock: "partially enforced", Seccomp: "fully enforced", BPF: "not enforced" },
+        reasons: { Landlock: "12 rules; 1 of 4 policy rules only partially", BPF: "the kernel was built without BTF" },
+        gaps: ["Landlock enforces `disallow-write-core-pattern` only partially. Gaps: links that exist before the start"] },
+      rule_times: { events: 812000, nanoseconds: 96000000, rules: rules.slice(0, 4).map(([rule], n) => (
+        { rule, evaluations: 64000 >> n, nanoseconds: 48000000 >> n })) },
+      counters: { events: 812000, drops: 0, violations: 3 }, spool: { pending: at * 40, oldest_seconds: at ? 130 : null } };
     await send("/api/v1/inventory", secret, JSON.stringify(inventory), {}, "PUT");
     const lines = [];
     for (let hour = 0; hour < 40; hour++) {
@@ -150,6 +157,8 @@ try {
   await flow("one alert has its fields and its process tree", async () => {
     await page.goto(base + "/alerts?rule=Drop+and+execute+new+binary+in+container&view=each");
     await page.click("tbody a");
+    check((await page.textContent(".clauses, .panel:has(h2:text-is('Why each clause matched'))")).length > 0,
+      "the clauses of its rule are told, or why not");
     check((await page.textContent(".tree")).includes("sshd"), "ancestors are drawn");
     await page.click("button:has-text('Propose an exception')");
     check(await page.locator("pre, .note").count() > 0, "it is proposed, or said why not");
@@ -163,7 +172,8 @@ try {
   });
   await flow("every page is drawn in light, dark and on a phone, and none is wider than it", async () => {
     const pages = [["overview", "/"], ["week", "/?range=7d"], ["alerts", "/alerts"], ["each", "/alerts?view=each"],
-      ["live", "/live"], ["violations", "/violations"], ["fleet", "/fleet"], ["users", "/users"], ["nothing", "/alerts?q=zzzz"]];
+      ["live", "/live"], ["violations", "/violations"], ["policies", "/policies"], ["rules", "/rules"],
+      ["fleet", "/fleet"], ["users", "/users"], ["nothing", "/alerts?q=zzzz"]];
     await page.goto(base + "/alerts?severity=Critical&view=each");
     pages.push(["alert", new URL(await page.getAttribute("tbody a", "href"), base).pathname]);
     const state = await light.storageState();

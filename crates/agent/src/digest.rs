@@ -15,7 +15,8 @@ pub(crate) fn sha256(content: &[u8]) -> String {
 
 /// Returns the digest of rule files in the order of loading, and of the selection of rules. Names of files do not
 /// matter, so that the same rules have the same digest on each host.
-pub(crate) fn of_rules(files: &[RuleFile], selections: &[Selection]) -> String {
+#[must_use]
+pub fn of_rules(files: &[RuleFile], selections: &[Selection]) -> String {
     let mut content = Vec::new();
     // The length goes before each text, so that no text can pass for two. What is not there is no empty text.
     let mut add = |text: Option<&str>| match text {

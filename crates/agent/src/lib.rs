@@ -15,7 +15,7 @@ mod cache_files;
 mod channels;
 mod choice;
 pub mod confine;
-mod digest;
+pub mod digest;
 mod drops;
 pub mod embedded;
 mod engines;

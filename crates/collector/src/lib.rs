@@ -35,7 +35,10 @@ mod user_name;
 pub use bundles::{Choice, Choices};
 pub use certificates::{CertificateError, own_certificate};
 pub use oidc::{OidcError, OidcSettings};
-pub use page::{AccountError, Exception, ProposeException, add_user, first_link, set_password};
+pub use page::{
+    AccountError, AlertToExplain, ClauseValue, Exception, ExplainAlert, MatchedClause, MatchedRule,
+    ProposeException, add_user, first_link, set_password,
+};
 pub use queue::{QueueError, QueueSettings};
 pub use secret::{NewSecret, hash};
 pub use server::{Collector, CollectorError, Settings};

@@ -21,7 +21,7 @@ use tower_service::Service;
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::oidc::{OidcError, OidcSettings};
-use crate::page::{self, Door, OidcDoor, ProposeException, Tails};
+use crate::page::{self, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
 use crate::queue::{self, Queue, QueueError, QueueSettings};
 use crate::{api, body, bundles, captures, ingest};
 
@@ -58,6 +58,9 @@ const DOWNLOADS: usize = 4;
 /// Requests of OpenTelemetry that are decoded at the same time: a small one becomes a larger one in memory.
 const DECODERS: usize = 2;
 
+/// Alerts whose rules are evaluated at the same time: rules are read and compiled for each.
+const EXPLANATIONS: usize = 2;
+
 /// Threads that may block.
 const THREADS: usize = 8;
 
@@ -83,6 +86,8 @@ pub struct Settings {
     pub max_bytes: Option<u64>,
     /// Proposes exceptions for the page; `None` leaves that out.
     pub propose: Option<ProposeException>,
+    /// Says for the page why the clauses of a rule matched; `None` leaves that out.
+    pub explain: Option<ExplainAlert>,
     /// Identity provider by which people log in, beside passwords.
     pub oidc: Option<OidcSettings>,
     /// Queue in front of the store; without one, a batch is acknowledged when the store has it.
@@ -125,12 +130,14 @@ pub(crate) struct Shared {
     pub(crate) oidc: Option<OidcDoor>,
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
+    pub(crate) explain: Option<ExplainAlert>,
     pub(crate) queue: Option<Arc<Queue>>,
     /// Turns of questions to the store; `None` without a queue.
     questions: Option<Arc<Semaphore>>,
     uploads: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     decoders: Arc<Semaphore>,
+    explanations: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -184,6 +191,12 @@ impl Shared {
     pub(crate) async fn decoder_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let crowded = "too many senders send log records at the same time; send them again";
         self.turn_of(&self.decoders, crowded).await
+    }
+
+    /// Waits for a turn to evaluate the rule of an alert.
+    pub(crate) async fn explanation_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let crowded = "too many alerts are looked at at the same time; ask again";
+        self.turn_of(&self.explanations, crowded).await
     }
 
     async fn turn_of(
@@ -251,11 +264,13 @@ impl Collector {
             oidc,
             tails: Tails::new(),
             propose: settings.propose,
+            explain: settings.explain,
             queue,
             questions,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS)),
             decoders: Arc::new(Semaphore::new(DECODERS)),
+            explanations: Arc::new(Semaphore::new(EXPLANATIONS)),
         });
         let router = router(Arc::clone(&shared));
         let answer = move |request: Request<Incoming>| {

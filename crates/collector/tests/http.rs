@@ -359,6 +359,7 @@ fn tls_is_1_3_with_a_certificate_of_its_own_that_survives_a_restart() {
         max_age: None,
         max_bytes: None,
         propose: None,
+        explain: None,
         oidc: None,
         queue: None,
     };

@@ -63,23 +63,32 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
     };
     let tracer = Tracer::new(ruleset, rule);
     let mut wrong = None;
-    let mut fitting: Vec<(u8, SyntheticEvent)> = Vec::new();
+    // Only the best is kept: a sender decides how long the values of an alert are.
+    let mut best: Option<(u8, SyntheticEvent)> = None;
+    let mut others = Vec::new();
     for kind in EventKind::all().filter(|kind| tracer.concerns(*kind)) {
-        match read_as(fields, kind.name(), UnsetFields::Unknown) {
-            Ok(given) => fitting.push((misfit(tracer.explain_given(&given).holds), given)),
+        let given = match read_as(fields, kind.name(), UnsetFields::Unknown) {
+            Ok(given) => given,
             // Events of another type may have these fields.
-            Err(problem) => wrong = wrong.or(Some(problem)),
+            Err(problem) => {
+                wrong = wrong.or(Some(problem));
+                continue;
+            }
+        };
+        let misfit = misfit(tracer.explain_given(&given).holds);
+        match &best {
+            Some((least, _)) if *least < misfit => {}
+            Some((least, _)) if *least == misfit => others.push(kind.name()),
+            _ => {
+                others.clear();
+                best = Some((misfit, given));
+            }
         }
     }
-    let least = fitting.iter().map(|(misfit, _)| *misfit).min();
-    let mut best = fitting
-        .into_iter()
-        .filter(|(misfit, _)| Some(*misfit) == least)
-        .map(|(_, given)| given);
-    match (best.next(), wrong) {
-        (Some(given), _) => Ok(Described {
+    match (best, wrong) {
+        (Some((_, given)), _) => Ok(Described {
             given,
-            may_be: Some(best.map(|given| given.kind().name()).collect()),
+            may_be: Some(others),
         }),
         (None, Some(problem)) => Err(problem),
         (None, None) => Err(missing("its rule uses no event type", "check the rule")),

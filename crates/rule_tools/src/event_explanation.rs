@@ -217,7 +217,9 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
         };
         out.push_str(&format!("{word:10} {}\n", comment(&rule.name)));
         if is_long {
-            push_parts(&mut out, clause, true, 1);
+            for row in rows(clause) {
+                out.push_str(&format!("{}\n", line(&row, 1)));
+            }
         } else {
             for reason in clause.reasons() {
                 out.push_str(&format!("           {}\n", sentence(reason)));
@@ -227,30 +229,59 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
     out
 }
 
-/// Returns the parts of a condition that holds, each with the values of its fields, one a line.
+/// A part of a condition in an explanation: parts that follow with a greater depth are its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClauseRow {
+    /// Depth; the parts of the condition itself have 0.
+    pub depth: usize,
+    /// The part as written, shortened, or the name of its macro.
+    pub text: String,
+    /// Fields of a comparison with their values; `None` for an unknown value.
+    pub values: Vec<(String, Option<AlertValue>)>,
+    /// Result; `None` if it depends on an unknown value.
+    pub holds: Option<bool>,
+}
+
+/// Returns the parts of a condition that holds, each with the values of its fields. Parts that do not decide the result are
+/// left out.
+#[must_use]
+pub fn rows(clause: &Clause) -> Vec<ClauseRow> {
+    let mut rows = Vec::new();
+    push_parts(&mut rows, clause);
+    rows
+}
+
+/// Returns [`rows`] as text, one a line.
 #[must_use]
 pub fn reasons(clause: &Clause) -> Vec<String> {
-    let mut text = String::new();
-    push_parts(&mut text, clause, true, 0);
-    text.lines().map(str::to_owned).collect()
+    rows(clause).iter().map(|row| line(row, 0)).collect()
 }
 
-/// Appends the parts of a clause. Shows those in full whose value is not the wanted one.
-fn push_parts(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
-    if clause.parts.is_empty() {
-        return push(out, clause, wanted, depth);
-    }
-    for part in &clause.parts {
-        push(out, part, wanted, depth);
-    }
-}
-
-fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
-    let mark = match clause.holds {
+/// Formats a row, indented by `depth` more than its own.
+fn line(row: &ClauseRow, depth: usize) -> String {
+    let mark = match row.holds {
         Some(true) => "yes",
         Some(false) => "no",
         None => "?",
     };
+    let indent = "  ".repeat(depth + row.depth);
+    let line = comment(&format!("{}{}", row.text, values(&row.values)));
+    format!("{mark:4}{indent}{line}")
+}
+
+/// Appends the parts of a condition. All parts of a conjunction are its own, so it needs no row.
+fn push_parts(out: &mut Vec<ClauseRow>, clause: &Clause) {
+    match clause.part {
+        Part::All => {
+            for part in &clause.parts {
+                push(out, part, true, 0);
+            }
+        }
+        Part::Any | Part::Not | Part::Test => push(out, clause, true, 0),
+    }
+}
+
+fn push(out: &mut Vec<ClauseRow>, clause: &Clause, wanted: bool, depth: usize) {
     // `not` precedes the clause that it negates.
     let (mut not, mut wants, mut inner) = ("", wanted, clause);
     while let (Part::Not, None, [child]) = (inner.part, &inner.name, &inner.parts[..]) {
@@ -262,9 +293,12 @@ fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
         (None, Part::Any) => "any of".to_owned(),
         (None, _) => brief(&inner.text),
     };
-    let indent = "  ".repeat(depth);
-    let line = comment(&format!("{not}{title}{}", values(inner)));
-    out.push_str(&format!("{mark:4}{indent}{line}\n"));
+    out.push(ClauseRow {
+        depth,
+        text: format!("{not}{title}"),
+        values: inner.values.clone(),
+        holds: clause.holds,
+    });
     let is_as_wanted = clause.holds == Some(wanted);
     let is_shown = match inner.part {
         Part::Test => false,
@@ -283,8 +317,8 @@ fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
     }
 }
 
-fn values(clause: &Clause) -> String {
-    let values = clause.values.iter().map(|(field, value)| match value {
+fn values(values: &[(String, Option<AlertValue>)]) -> String {
+    let values = values.iter().map(|(field, value)| match value {
         None => format!("   {field}: unknown"),
         Some(AlertValue::Absent) => format!("   {field}: absent"),
         Some(AlertValue::Text(text)) => format!("   {field}: {text:?}"),
@@ -301,7 +335,7 @@ pub(super) fn sentence(clause: &Clause) -> String {
         None => "cannot be evaluated",
     };
     let title = brief(clause.name.as_deref().unwrap_or(&clause.text));
-    comment(&format!("`{title}` {what}{}", values(clause)))
+    comment(&format!("`{title}` {what}{}", values(&clause.values)))
 }
 
 /// Shortens a clause to one line; lists can be long.

@@ -1,6 +1,6 @@
 //! Tools for authors of rules: what `tollgate rules` does, without its command line.
 
-mod alert_explanation;
+pub mod alert_explanation;
 mod attack;
 pub mod check;
 pub mod convert;

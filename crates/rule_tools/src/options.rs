@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use agent::plugins::{Plugins, SourceEngines};
 use agent::sink::DeferredSink;
 use config::rule_files::{Environment, Loaded, RuleSources};
-use config::{Config, Effective, Places, Request};
+use config::{Config, Effective, Places, Request, Selection};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use rules::load::{BUILTIN_PLUGINS, LEFT_OUT};
@@ -54,9 +54,19 @@ impl RuleFiles {
     ///
     /// No files are named, and the configuration cannot be read.
     pub(crate) fn sources(&self) -> Result<RuleSources, Failure> {
+        Ok(self.resolved()?.0)
+    }
+
+    /// Returns the files that the rules come from, and the configuration's selection among the rules. Named files come
+    /// without a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`RuleFiles::sources`].
+    pub(crate) fn resolved(&self) -> Result<(RuleSources, Vec<Selection>), Failure> {
         let added = self.added.clone();
         if !self.named.is_empty() {
-            return Ok(RuleSources {
+            let sources = RuleSources {
                 named: self.named.clone(),
                 folder: None,
                 bundled: Vec::new(),
@@ -66,12 +76,14 @@ impl RuleFiles {
                 level: self.level.unwrap_or_default(),
                 enables_hunting: false,
                 as_falco: false,
-            });
+            };
+            return Ok((sources, Vec::new()));
         }
         let mut config = self.configuration()?;
         config.added_rules = added;
         config.level = self.level.unwrap_or(config.level);
-        Ok(config.rule_sources())
+        let sources = config.rule_sources();
+        Ok((sources, config.rules))
     }
 
     /// Loads the rules. Plugins of the configuration are loaded if a rule asks for what is not built in.

@@ -148,6 +148,13 @@ pub trait Store: Bundles + Captures + People + Send + Sync {
     /// The database fails.
     fn agents(&self) -> Result<Vec<Agent>, StoreError>;
 
+    /// Returns an agent, or `None` if there is no such one.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn agent(&self, agent: AgentId) -> Result<Option<Agent>, StoreError>;
+
     /// Returns groups of alerts that the filter accepts, the latest first.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use store::{AlertDetail, AlertId, AlertRow};
 
+use super::clauses;
 use super::form::{self, Change};
 use super::html as answer;
 use super::session::Visitor;
@@ -78,7 +79,8 @@ pub(super) async fn show(
     Path(id): Path<i64>,
 ) -> Answer {
     let alert = found(&shared, id).await?;
-    let body = page(&shared, &visitor, &alert, &html! {});
+    let clauses = clauses::section(&shared, &alert).await?;
+    let body = page(&shared, &visitor, &alert, (&html! {}, &clauses));
     let title = format!("{} on {}", alert.row.rule, alert.row.host);
     Ok(answer(
         StatusCode::OK,
@@ -86,7 +88,12 @@ pub(super) async fn show(
     ))
 }
 
-fn page(shared: &Shared, visitor: &Visitor, alert: &AlertDetail, exceptions: &Markup) -> Markup {
+fn page(
+    shared: &Shared,
+    visitor: &Visitor,
+    alert: &AlertDetail,
+    (exceptions, clauses): (&Markup, &Markup),
+) -> Markup {
     let row = &alert.row;
     let body = body_of(row);
     let fields = fields(&body);
@@ -103,6 +110,7 @@ fn page(shared: &Shared, visitor: &Visitor, alert: &AlertDetail, exceptions: &Ma
         (exceptions)
         section.panel { h2 { "Message" } p.mono { (or_dash(text(&body, "output"))) }
             (reasons(&fields)) }
+        (clauses)
         div.columns.wide {
             section.panel { h2 { "Fields" } (field_list(&fields)) }
             div {
@@ -122,14 +130,13 @@ fn propose_form(visitor: &Visitor, row: &AlertRow) -> Markup {
     } }
 }
 
-/// Returns what the alert says about why its rule matched, or could not be decided.
+/// Returns what the alert says about why its rule could not be decided, or which rule of a policy it is about.
 fn reasons(fields: &Map<String, Value>) -> Markup {
     let shown = [
         (
             "tollgate.undecided",
             "Not decided, because it could not be learnt",
         ),
-        ("tollgate.why", "Why the rule matched"),
         ("policy.rule", "Policy rule"),
         ("policy.enforcer", "Enforced by"),
     ];
@@ -215,7 +222,8 @@ pub(super) async fn propose(asked: Change<Token>) -> Answer {
         Ok(exceptions) => html! { @for exception in &exceptions { (exception_panel(exception)) } },
         Err(problem) => html! { div.note.bad role="alert" { (plain(&problem)) } },
     };
-    let body = page(&shared, &visitor, &alert, &shown);
+    let clauses = clauses::section(&shared, &alert).await?;
+    let body = page(&shared, &visitor, &alert, (&shown, &clauses));
     Ok(answer(
         StatusCode::OK,
         view::page(&visitor, "/alerts", "Exception", &body),

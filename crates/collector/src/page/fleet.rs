@@ -11,7 +11,7 @@ use serde_json::Value;
 use store::{Agent, AgentId, Capture, CaptureAsked, CaptureState, NewCapture};
 
 use super::session::Visitor;
-use super::view::{self, Answer, PageError, ago, empty, number, or_dash, plain};
+use super::view::{self, Answer, PageError, ago, empty, number, or_dash, plain, short};
 use super::{form, html as answer, see_other};
 use crate::bundles::{Choice, Choices};
 use crate::captures;
@@ -77,7 +77,12 @@ impl Inventory {
         self.0[name].as_str().unwrap_or_default()
     }
 
-    fn count(&self, name: &str) -> Option<u64> {
+    /// Returns all that it said.
+    pub(super) fn value(&self) -> &Value {
+        &self.0
+    }
+
+    pub(super) fn count(&self, name: &str) -> Option<u64> {
         self.0["counters"][name].as_u64()
     }
 
@@ -119,7 +124,7 @@ impl Inventory {
                 None if policy.is_null() && self.0.get("policy").is_some() => "none",
                 None => (or_dash("")),
             }
-            @if let Some(digest) = policy["digest"].as_str() { span.sub.mono { (short(digest)) } }
+            @if let Some(digest) = policy["digest"].as_str() { span.sub.mono { (plain(&short(digest))) } }
             @if audits { span.sub { "only reports" } }
             @for (enforcer, extent) in extents.into_iter().flatten().take(ENFORCERS) {
                 span.sub { (plain(enforcer)) ": " (plain(extent.as_str().unwrap_or("unknown"))) }
@@ -137,6 +142,32 @@ impl Inventory {
                 span.sub { "policy " (plain(name.unwrap_or("unknown"))) ": " (plain(state))
                     @if let Some(why) = policy["reason"].as_str() { ", " (plain(&clipped(why))) } }
             }
+        }
+    }
+
+    /// What watches and confines there: the engine, and the enforcers that enforce some of the policy.
+    pub(super) fn layers(&self) -> Markup {
+        let extents = self.0["policy"]["enforcers"].as_object();
+        let active = extents.into_iter().flatten().take(ENFORCERS);
+        let active = active.filter(|(_, extent)| **extent != "not enforced");
+        let active: Vec<_> = active.map(|(name, _)| plain(&clipped(name))).collect();
+        let audits = self.0["policy"]["audits"] == true;
+        html! {
+            (or_dash(self.text("engine")))
+            @if !active.is_empty() { span.sub { (active.join(", ")) @if audits { " (only report)" } } }
+        }
+    }
+
+    /// Records that had not been acknowledged when the agent last spoke, with the age of the oldest.
+    fn waiting(&self) -> Markup {
+        let spool = &self.0["spool"];
+        html! {
+            @match spool["pending"].as_u64() {
+                None => (or_dash("")),
+                Some(0) => "0",
+                Some(pending) => span class="badge s-warning" { (number(pending)) },
+            }
+            @if let Some(age) = spool["oldest_seconds"].as_i64() { span.sub { "oldest " (view::span(age)) } }
         }
     }
 
@@ -160,12 +191,13 @@ const POLICIES: usize = 8;
 /// Characters of a reason on the page.
 const REASON: usize = 200;
 
-fn clipped(text: &str) -> String {
+/// Returns the beginning of a text of an agent.
+pub(super) fn clipped(text: &str) -> String {
     text.chars().take(REASON).collect()
 }
 
 /// Enforcers of an agent on the page: more than there are, and fewer than a hostile agent can name.
-const ENFORCERS: usize = 8;
+pub(super) const ENFORCERS: usize = 8;
 
 /// `GET /fleet`
 pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
@@ -207,7 +239,7 @@ fn table(
             thead { tr {
                 th { "Host" } th { "State" } th { "Version" } th { "Kernel" } th { "Engine" } th { "Rules" } th { "Policy" } th { "Bundle" }
                 th.num { "Dropped" }
-                th.num { "Stored" } th.num { "Missing" } th { "Last seen" }
+                th.num { "Stored" } th.num { "Missing" } th.num { "Waiting" } th { "Last seen" }
             } }
             tbody { @for agent in agents.iter().take(SHOWN) {
                 @let inventory = Inventory::of(agent);
@@ -225,6 +257,7 @@ fn table(
                     td.num data-label="Stored" { (number(agent.acknowledged)) }
                     td.num data-label="Missing" {
                         @if agent.missing > 0 { span class="badge s-loss" { (number(agent.missing)) } } @else { "0" } }
+                    td.num data-label="Waiting" { (inventory.waiting()) }
                     td data-label="Seen" { (ago(agent.last_seen_ns)) }
                 }
             } }
@@ -329,12 +362,6 @@ fn bundle(choice: &Choice<'_>) -> Markup {
     }
 }
 
-/// Returns the beginning of a digest.
-fn short(digest: &str) -> String {
-    let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
-    digest.chars().take(12).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -388,6 +415,29 @@ mod tests {
         let hostile = json!({"bundle": {"policies": vec![json!({}); 1000]}});
         let shown = Inventory(hostile).bundled_policies().into_string();
         assert_eq!(shown.matches("policy unknown").count(), POLICIES);
+    }
+
+    #[test]
+    fn layers_that_enforce_nothing_and_an_unknown_lag_are_not_shown() {
+        let of = |inventory| Inventory(inventory);
+        let layers = of(
+            json!({"engine": "notify", "policy": {"audits": true, "enforcers":
+            {"<b>": "fully enforced", "BPF": "not enforced", "Caps": "partially enforced"}}}),
+        );
+        let layers = layers.layers().into_string();
+        assert!(
+            layers.contains("notify") && layers.contains("&lt;b&gt;, Caps (only report)"),
+            "{layers}"
+        );
+        assert!(!layers.contains("BPF"), "{layers}");
+        let waiting = |inventory| of(inventory).waiting().into_string();
+        assert_eq!(waiting(json!({})), "–");
+        assert_eq!(waiting(json!({"spool": {"pending": 0}})), "0");
+        let some = waiting(json!({"spool": {"pending": 12, "oldest_seconds": 7300}}));
+        assert!(
+            some.contains(">12<") && some.contains("oldest 2 h"),
+            "{some}"
+        );
     }
 
     #[test]

@@ -12,7 +12,9 @@ use super::alert;
 use super::form::{self, Change};
 use super::query::PageQuery;
 use super::session::Visitor;
-use super::view::{self, Answer, PageError, ago, badge, empty, number, or_dash, plain, stamp};
+use super::view::{
+    self, Answer, PageError, VIOLATION, ago, badge, empty, number, or_dash, plain, stamp,
+};
 use super::{html as answer, see_other};
 use crate::answer::Refusal;
 use crate::grouping;
@@ -34,9 +36,6 @@ const LATEST: u32 = 20;
 
 /// Rows of a page.
 const PAGE: usize = 50;
-
-/// Name of the rule under which violations of policies are reported.
-const VIOLATION: &str = "Policy violation";
 
 /// `GET /alerts`
 pub(super) async fn list(

@@ -7,6 +7,7 @@
 mod account;
 mod alert;
 mod chart;
+mod clauses;
 mod door;
 mod fleet;
 mod form;
@@ -15,8 +16,10 @@ mod live;
 mod oidc;
 mod overview;
 mod password;
+mod policies;
 mod query;
 mod rollouts;
+mod rules;
 mod session;
 mod throttle;
 mod tree;
@@ -36,6 +39,7 @@ use crate::server::Shared;
 
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
+pub use clauses::{AlertToExplain, ClauseValue, ExplainAlert, MatchedClause, MatchedRule};
 pub(crate) use door::Door;
 pub(crate) use live::Tails;
 pub(crate) use oidc::OidcDoor;
@@ -86,6 +90,8 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/live", get(live::show))
         .route("/live/events", get(live::events))
         .route("/fleet", get(fleet::show))
+        .route("/policies", get(policies::show))
+        .route("/rules", get(rules::show))
         .route("/captures", post(fleet::capture))
         .route("/captures/{id}", get(fleet::download))
         .route("/rollouts", get(rollouts::show))

@@ -129,13 +129,13 @@ fn link(member: &str, value: &str, range: &str) -> String {
 fn hosts(agents: &[Agent]) -> Markup {
     html! {
         div.scroll { table.cards-on-phone {
-            thead { tr { th { "Host" } th { "State" } th { "Engine" } th { "Seen" } } }
+            thead { tr { th { "Host" } th { "State" } th { "Layers" } th { "Seen" } } }
             tbody { @for agent in agents.iter().filter(|agent| !agent.is_ended).take(HOSTS) {
                 @let inventory = fleet::Inventory::of(agent);
                 tr {
                     td.full { a.main href=(link("host", &agent.host, "")) { (fleet::name(agent)) } }
                     td { (fleet::state(agent, now_ns())) }
-                    td data-label="Engine" { (or_dash(inventory.text("engine"))) }
+                    td data-label="Layers" { (inventory.layers()) }
                     td data-label="Seen" { (ago(agent.last_seen_ns)) }
                 }
             } }

@@ -11,6 +11,9 @@ use crate::alert::time_text;
 use crate::answer::Refusal;
 use crate::server::now_ns;
 
+/// Name of the rule under which violations of policies are reported.
+pub(crate) const VIOLATION: &str = "Policy violation";
+
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// A refusal, shown as a page.
@@ -52,11 +55,13 @@ impl IntoResponse for PageError {
 /// An answer of the page.
 pub(crate) type Answer = Result<Response, PageError>;
 
-const LINKS: [(&str, &str); 6] = [
+const LINKS: [(&str, &str); 8] = [
     ("/", "Overview"),
     ("/alerts", "Alerts"),
     ("/live", "Live"),
     ("/violations", "Violations"),
+    ("/policies", "Policies"),
+    ("/rules", "Rules"),
     ("/fleet", "Fleet"),
     ("/rollouts", "Roll-outs"),
 ];
@@ -188,17 +193,22 @@ pub(crate) fn ago(time_ns: i64) -> Markup {
 }
 
 fn distance(ns: i64) -> String {
-    let seconds = ns.abs() / SECOND_NS;
+    let span = span(ns.abs() / SECOND_NS);
+    match ns < 0 {
+        true => format!("in {span}"),
+        false => format!("{span} ago"),
+    }
+}
+
+/// Returns a number of seconds in the largest unit that it fills.
+pub(crate) fn span(seconds: i64) -> String {
     let (number, unit) = match seconds {
-        0..=59 => (seconds, "s"),
+        ..=59 => (seconds, "s"),
         60..=3599 => (seconds / 60, "min"),
         3600..=86_399 => (seconds / 3600, "h"),
         _ => (seconds / 86_400, "d"),
     };
-    match ns < 0 {
-        true => format!("in {number} {unit}"),
-        false => format!("{number} {unit} ago"),
-    }
+    format!("{number} {unit}")
 }
 
 /// Returns a time to the second, in UTC.
@@ -218,6 +228,12 @@ pub(crate) fn number(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// Returns the beginning of a digest.
+pub(crate) fn short(digest: &str) -> String {
+    let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
+    digest.chars().take(12).collect()
 }
 
 /// Returns what stands in place of an empty list: why it is empty, and the next command to run.

@@ -56,6 +56,7 @@ pub(crate) fn serves() {
         max_age: None,
         max_bytes: None,
         propose: None,
+        explain: None,
         oidc: None,
         queue: None,
     };

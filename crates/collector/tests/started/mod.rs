@@ -26,6 +26,7 @@ pub(crate) fn start(change: impl FnOnce(&mut Settings)) -> Started {
         max_age: None,
         max_bytes: None,
         propose: None,
+        explain: None,
         oidc: None,
         queue: None,
     };

@@ -5,17 +5,21 @@ mod print;
 
 use std::path::Path;
 
-use config::rule_files::Loaded;
+use agent::digest;
+use config::rule_files::{self, Loaded};
+use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use rules::Rule;
 use rules::trace::{Clause, Tracer};
+use rules::{Level, Rule};
 use serde_json::Value;
 use yaml::settings;
 
 use self::alert_facts::{AlertFacts, Ancestor};
+use crate::RuleFiles;
 use crate::attack::{Technique, is_id};
 use crate::described_event::{self, unusable};
+use crate::event_explanation::{self, ClauseRow};
 use crate::notes::{self, Note};
 use crate::silence::alert::{Alert, read_object};
 
@@ -40,6 +44,75 @@ struct Evaluated {
     clause: Clause,
     /// The type that was inferred for the event, if the alert does not have it.
     inferred: Option<&'static str>,
+}
+
+/// The condition of an alert's rule, evaluated on the alert's fields.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluatedRule {
+    /// Parts of the condition that decide its result, in the order of the rule.
+    pub clauses: Vec<ClauseRow>,
+    /// Result of the condition; `None` if it depends on fields that the alert does not have.
+    pub holds: Option<bool>,
+    /// The type that was inferred for the event, if the alert does not have it.
+    pub inferred: Option<&'static str>,
+    /// Digests that agents with these rules report: of the levels that read the same files, one.
+    pub digests: Vec<String>,
+}
+
+/// Rule files in place of those of [`RuleFiles`], by name and text, as a bundle has them; empty for none.
+pub type BundledRules = Vec<(String, String)>;
+
+/// Evaluates the rule of an alert in JSON on the fields of the alert, clause by clause. Returns `None` if there is no such
+/// rule. Loads no plugins: a rule of a source that only a plugin has is not known.
+///
+/// # Errors
+///
+/// The alert or the rules cannot be used, or the fields do not fit the rule.
+pub fn evaluate(
+    alert: &str,
+    rules: &RuleFiles,
+    bundled: BundledRules,
+) -> Result<Option<EvaluatedRule>, Failure> {
+    let cannot = |cause: String| {
+        Failure::new(Exit::BadInput, format!("cannot read the alert: {cause}"))
+            .help("give one alert as JSON")
+    };
+    let object: Value = serde_json::from_str(alert).map_err(|error| cannot(error.to_string()))?;
+    let alert = Alert::of(&object).map_err(cannot)?;
+    let (mut sources, selections) = rules.resolved()?;
+    if !bundled.is_empty() {
+        sources.named = Vec::new();
+        sources.bundled = bundled;
+    }
+    let mut digests = Vec::new();
+    // A level decides which files are read: an agent with a lower one has the same rules, and another digest.
+    for level in [sources.level, Level::Forensic] {
+        sources.level = level;
+        let digest = digest::of_rules(&sources.read(), &selections);
+        if !digests.contains(&digest) {
+            digests.push(digest);
+        }
+    }
+    let loaded = rule_files::load_read(sources.read());
+    loaded.usable()?;
+    let Some(rule) = loaded.ruleset.rule(&alert.rule) else {
+        return Ok(None);
+    };
+    let evaluated = clause(&alert, &loaded, rule)
+        .map_err(|cause| cannot(cause).help("see `tollgate rules explain --alert`"))?;
+    Ok(Some(EvaluatedRule {
+        clauses: evaluated.rows(),
+        holds: evaluated.clause.holds,
+        inferred: evaluated.inferred,
+        digests,
+    }))
+}
+
+impl Evaluated {
+    /// Returns the parts of the condition that decide its result.
+    fn rows(&self) -> Vec<ClauseRow> {
+        event_explanation::rows(&self.clause)
+    }
 }
 
 /// Explains the alert in the file, or one of several by its number.
@@ -96,7 +169,7 @@ fn clause(alert: &Alert, loaded: &Loaded, rule: &Rule) -> Result<Evaluated, Stri
 
 #[cfg(test)]
 mod tests {
-    use config::rule_files;
+    use rules::AlertValue;
     use serde_json::json;
 
     use super::*;
@@ -152,6 +225,96 @@ mod tests {
                 json!(["credential-access"])
             );
         });
+    }
+
+    const RULES: &str = "\
+- macro: reads
+  condition: evt.type in (open, openat) and evt.is_open_read = true
+- rule: Read it
+  desc: d
+  condition: reads and fd.name startswith /etc/ and not proc.name in (sshd, sudo) and (user.uid = 0 or user.uid = 1)
+  output: o
+  priority: WARNING
+";
+
+    /// Evaluates an alert of `Read it` with these fields by [`RULES`], from a bundle.
+    fn evaluated(fields: &Value) -> EvaluatedRule {
+        let alert = json!({ "rule": "Read it", "output": "o", "output_fields": fields });
+        let bundled = vec![("r.yaml".to_owned(), RULES.to_owned())];
+        let rule = evaluate(&alert.to_string(), &RuleFiles::default(), bundled);
+        rule.expect("usable").expect("the bundle has it")
+    }
+
+    #[test]
+    fn each_clause_has_the_value_of_its_field_and_what_the_alert_lacks_is_unknown() {
+        let alert = json!({"evt.type": "openat", "fd.name": "/etc/shadow", "proc.name": "cat", "user.uid": 1});
+        let rule = evaluated(&alert);
+        assert_eq!((rule.holds, rule.inferred), (None, None));
+        let rows = rule.clauses.iter();
+        let rows: Vec<_> = rows.map(|row| (row.depth, &*row.text, row.holds)).collect();
+        assert_eq!(
+            rows,
+            [
+                (0, "reads", None),
+                (1, "evt.type in (open, openat)", Some(true)),
+                (1, "evt.is_open_read = true", None),
+                (0, "fd.name startswith /etc/", Some(true)),
+                (0, "not proc.name in (sshd, sudo)", Some(true)),
+                (0, "any of", Some(true)),
+                (1, "user.uid = 1", Some(true)),
+            ]
+        );
+        let shadow = AlertValue::Text("/etc/shadow".to_owned());
+        assert_eq!(
+            rule.clauses[3].values,
+            [("fd.name".to_owned(), Some(shadow))]
+        );
+        assert_eq!(
+            rule.clauses[2].values,
+            [("evt.is_open_read".to_owned(), None)]
+        );
+        let other = json!({"fd.name": "/home/x", "proc.name": "sshd"});
+        let rule = evaluated(&other);
+        assert_eq!(rule.holds, Some(false), "another version raised it");
+        assert!(rule.inferred.is_some());
+        assert_eq!(rule.clauses[3].holds, Some(false));
+        assert_eq!(rule.clauses[4].holds, Some(false), "`not` counts");
+    }
+
+    #[test]
+    fn rules_have_the_digest_that_their_agents_report() {
+        let fields = json!({"evt.type": "openat"});
+        let file = rule_files::RuleFile {
+            name: "other name".into(),
+            text: Ok(RULES.to_owned()),
+        };
+        let selections = RuleFiles::default().resolved().expect("a configuration").1;
+        let reported = digest::of_rules(&[file], &selections);
+        assert_eq!(evaluated(&fields).digests, [reported]);
+    }
+
+    #[test]
+    fn an_unknown_rule_is_none_and_an_alert_without_fields_an_error() {
+        let of = |alert: Value, text: &str| {
+            let bundled = vec![("r.yaml".to_owned(), text.to_owned())];
+            evaluate(&alert.to_string(), &RuleFiles::default(), bundled)
+        };
+        let known = json!({"rule": "Read it", "output_fields": {"evt.type": "open"}});
+        let unknown = json!({"rule": "Other", "output_fields": {}});
+        assert!(of(known.clone(), RULES).expect("usable").is_some());
+        assert_eq!(of(unknown, RULES).expect("usable"), None);
+        for (alert, text, part) in [
+            (json!({"rule": "Read it"}), RULES, "output_fields"),
+            (known.clone(), "- rule: 7: x\n  -", "r.yaml"),
+            (
+                json!({"rule": "Read it", "output_fields": {"evt.type": "no such"}}),
+                RULES,
+                "no such",
+            ),
+        ] {
+            let failure = of(alert, text).expect_err("it cannot be used");
+            assert!(failure.message().contains(part), "{}", failure.message());
+        }
     }
 
     #[test]

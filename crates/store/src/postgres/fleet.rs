@@ -241,13 +241,20 @@ pub(super) fn heartbeat(
     Ok(())
 }
 
-pub(super) fn agents(connection: &mut Connection, now_ns: i64) -> Result<Vec<Agent>, StoreError> {
+/// Returns all agents, or the one that is named.
+pub(super) fn agents(
+    connection: &mut Connection,
+    only: Option<AgentId>,
+    now_ns: i64,
+) -> Result<Vec<Agent>, StoreError> {
+    let only = only.map(|agent| agent.0);
     let rows = connection.query(
         "SELECT a.id, t.class, a.host, a.hash IS NULL, a.first_seen_ns, a.last_seen_ns,
              a.acknowledged, a.missing, a.inventory,
              t.revoked_ns IS NOT NULL OR (t.expires_ns IS NOT NULL AND t.expires_ns <= $1), a.labels
-         FROM agents a JOIN tokens t ON t.id = a.token ORDER BY a.last_seen_ns DESC",
-        &[&now_ns],
+         FROM agents a JOIN tokens t ON t.id = a.token WHERE $2::bigint IS NULL OR a.id = $2
+         ORDER BY a.last_seen_ns DESC",
+        &[&now_ns, &only],
     )?;
     let agent = |row: &Row| {
         Ok(Agent {

@@ -168,7 +168,14 @@ impl Store for PostgresStore {
 
     fn agents(&self) -> Result<Vec<Agent>, StoreError> {
         self.readers
-            .with(|connection| fleet::agents(connection, now_ns()))
+            .with(|connection| fleet::agents(connection, None, now_ns()))
+    }
+
+    fn agent(&self, agent: AgentId) -> Result<Option<Agent>, StoreError> {
+        let found = self
+            .readers
+            .with(|connection| fleet::agents(connection, Some(agent), now_ns()));
+        Ok(found?.pop())
     }
 
     fn groups(&self, filter: &Filter) -> Result<Vec<Group>, StoreError> {

@@ -245,16 +245,23 @@ pub(super) fn heartbeat(
     Ok(())
 }
 
-pub(super) fn agents(connection: &Connection, now_ns: i64) -> Result<Vec<Agent>, StoreError> {
+/// Returns all agents, or the one that is named.
+pub(super) fn agents(
+    connection: &Connection,
+    only: Option<AgentId>,
+    now_ns: i64,
+) -> Result<Vec<Agent>, StoreError> {
     let mut statement = connection.prepare_cached(
         "SELECT agents.id, class, host, hash IS NULL, first_seen_ns, last_seen_ns, acknowledged,
              missing, inventory,
              revoked_ns IS NOT NULL OR (expires_ns IS NOT NULL AND expires_ns <= ?1), labels
          FROM agents JOIN (SELECT id AS token_id, class, expires_ns, revoked_ns FROM tokens)
              ON token_id = agents.token
+         WHERE ?2 IS NULL OR agents.id = ?2
          ORDER BY last_seen_ns DESC",
     )?;
-    let rows = statement.query_map([now_ns], |row| {
+    let only = only.map(|agent| agent.0);
+    let rows = statement.query_map(params![now_ns, only], |row| {
         Ok(Agent {
             id: AgentId(row.get(0)?),
             class: row.get(1)?,

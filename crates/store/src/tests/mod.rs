@@ -164,6 +164,13 @@ fn a_batch_that_comes_again_is_stored_once_and_a_hole_is_counted(fixture: &Fixtu
     assert_eq!(all, numbers);
     let agents = fixture.store.agents().expect("it can be read");
     assert_eq!((agents[0].acknowledged, agents[0].missing), (9, 3));
+    let one = |id| fixture.store.agent(AgentId(id)).expect("it can be read");
+    let known = one(agents[0].id.0).expect("it has enrolled");
+    assert_eq!(
+        (known.host, known.acknowledged),
+        (agents[0].host.clone(), 9)
+    );
+    assert!(one(i64::MAX).is_none());
 }
 
 fn an_agent_writes_as_itself_and_a_direct_sender_names_its_hosts(fixture: &Fixture) {

@@ -164,7 +164,7 @@ fn status(args: &Status) -> Outcome {
         return Ok(Exit::Ok);
     }
     let mut out = format!(
-        "{:<7} {:<24} {:<12} {:<9} {:<9} {:<12} {:>9} {:>8}  {:<20} {:<7} {:<32} WHY\n",
+        "{:<7} {:<24} {:<12} {:<9} {:<9} {:<12} {:>9} {:>8} {:>8} {:>7}  {:<20} {:<7} {:<32} WHY\n",
         "NUMBER",
         "HOST",
         "CLASS",
@@ -173,6 +173,8 @@ fn status(args: &Status) -> Outcome {
         "RULES",
         "STORED",
         "MISSING",
+        "WAITING",
+        "OLDEST",
         "LAST SEEN (UTC)",
         "BUNDLE",
         "LABELS"
@@ -184,12 +186,13 @@ fn status(args: &Status) -> Outcome {
             (_, Some(true)) => format!("{} (ended)", of("host")),
             _ => of("host"),
         };
+        let [waiting, oldest] = lag(&row["inventory"]["spool"]);
         let rules = text(&row["inventory"], "rules");
         let rules = rules.strip_prefix("sha256:").unwrap_or(&rules);
         let rules: String = rules.chars().take(12).collect();
         let _ = writeln!(
             out,
-            "{:<7} {host:<24} {:<12} {:<9} {:<9} {rules:<12} {:>9} {:>8}  {:<20} {:<7} {:<32} {}",
+            "{:<7} {host:<24} {:<12} {:<9} {:<9} {rules:<12} {:>9} {:>8} {waiting:>8} {oldest:>7}  {:<20} {:<7} {:<32} {}",
             of("id"),
             of("class"),
             text(&row["inventory"], "version"),
@@ -203,6 +206,20 @@ fn status(args: &Status) -> Outcome {
         );
     }
     terminal::print(&out)
+}
+
+/// Returns the number of records that an agent had not got rid of when it last spoke, and the age of the oldest. An agent of
+/// an earlier build tells neither.
+fn lag(spool: &Value) -> [String; 2] {
+    let count = |name: &str| spool[name].as_u64();
+    let waiting = count("pending").map_or("-".to_owned(), |count| count.to_string());
+    let oldest = count("oldest_seconds").map_or("-".to_owned(), |age| match age {
+        ..60 => format!("{age}s"),
+        60..3600 => format!("{}m", age / 60),
+        3600..86_400 => format!("{}h", age / 3600),
+        _ => format!("{}d", age / 86_400),
+    });
+    [waiting, oldest]
 }
 
 /// Returns the version of the bundle that an agent is to have.
@@ -228,6 +245,16 @@ fn labels(row: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lag_that_an_agent_does_not_tell_is_no_zero() {
+        assert_eq!(lag(&Value::Null), ["-", "-"]);
+        let none = json!({"pending": 0, "oldest_seconds": null});
+        assert_eq!(lag(&none), ["0", "-"]);
+        let hours = json!({"pending": 12, "oldest_seconds": 7300});
+        assert_eq!(lag(&hours), ["12", "2h"]);
+        assert_eq!(lag(&json!({"pending": "\u{1b}[2J"})), ["-", "-"]);
+    }
 
     #[test]
     fn no_value_of_a_sender_controls_a_terminal() {

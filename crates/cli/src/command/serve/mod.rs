@@ -3,6 +3,8 @@
 pub(crate) mod args;
 #[cfg(feature = "serve")]
 mod bundles;
+#[cfg(feature = "serve")]
+mod clauses;
 mod login;
 #[cfg(feature = "serve")]
 mod provider;

@@ -19,8 +19,8 @@ use signal_hook::iterator::Signals;
 use store::{PostgresStore, SqliteStore, Store, StoreError};
 
 use super::args::{Backup, Restore, Serve, StorePlace};
-use super::provider;
 use super::tokens::actor;
+use super::{clauses, provider};
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
@@ -42,6 +42,7 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_age: args.max_age,
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
+        explain: Some(clauses::explanation()),
         oidc: provider::settings(&args.login)?,
         queue: args.queue.settings(),
     };

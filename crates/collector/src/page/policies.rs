@@ -1,0 +1,364 @@
+//! Policies in force in the fleet: what is enforced by what, what is not, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use serde_json::Value;
+use store::Agent;
+
+use super::fleet::{ENFORCERS, Inventory, Presence, clipped, presence};
+use super::html as answer;
+use super::query::PageQuery;
+use super::session::Visitor;
+use super::view::{self, Answer, empty, number, or_dash, plain, short};
+use crate::server::{Shared, now_ns};
+
+/// Policies on the page; the API has what each agent says.
+const SHOWN: usize = 200;
+
+/// Gaps that are taken from one agent, which names fewer.
+const GAPS: usize = 16;
+
+/// Texts of a kind on the page for each policy: reasons of an enforcer, gaps, hosts.
+const TEXTS: usize = 8;
+
+/// A policy, by name and digest of its file.
+type Key = (String, String);
+
+/// How many agents say something.
+type Counts = BTreeMap<String, u64>;
+
+/// What agents say about an enforcer of a policy.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Enforcer {
+    /// Extents of enforcement.
+    extents: Counts,
+    /// Why it does not enforce everything.
+    reasons: Counts,
+    /// Agents on which it does not, and that do not tell why.
+    untold: u64,
+}
+
+/// What agents say about a policy that is in force.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct InForce {
+    agents: u64,
+    reporting: u64,
+    /// Agents on which it only reports.
+    audits: u64,
+    /// Agents that do not say whether it denies.
+    vague: u64,
+    enforcers: BTreeMap<String, Enforcer>,
+    /// Rules that are not enforced in full, with the reason.
+    gaps: Counts,
+    /// Agents that do not tell which rules those are.
+    untold: u64,
+    /// Violations since the start of the agents that count them.
+    violations: Option<u64>,
+    hosts: BTreeSet<String>,
+}
+
+/// The policies of the agents, and the number of agents without one and with one that they do not name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Policies {
+    in_force: BTreeMap<Key, InForce>,
+    without: u64,
+    unnamed: u64,
+}
+
+impl Policies {
+    /// Collects what the agents say whose token is good.
+    fn of(agents: &[Agent], now_ns: i64) -> Self {
+        let mut all = Self::default();
+        for agent in agents.iter().filter(|agent| !agent.is_ended) {
+            let inventory = Inventory::of(agent);
+            let policy = &inventory.value()["policy"];
+            let name = policy.as_str().or_else(|| policy["name"].as_str());
+            match name.filter(|name| !name.is_empty()) {
+                Some(name) => {
+                    let digest = policy["digest"].as_str().unwrap_or_default();
+                    let key = (name.to_owned(), digest.to_owned());
+                    let in_force = all.in_force.entry(key).or_default();
+                    in_force.add(policy);
+                    in_force.violations = sum(in_force.violations, inventory.count("violations"));
+                    let is_here = presence(agent, now_ns) == Presence::Reporting;
+                    in_force.reporting += u64::from(is_here);
+                    if !agent.host.is_empty() {
+                        in_force.hosts.insert(agent.host.clone());
+                    }
+                }
+                None if policy.is_object() => all.unnamed += 1,
+                // An agent without an engine yet, or a sender that is no agent, has not said anything.
+                None => all.without += u64::from(inventory.value().get("policy").is_some()),
+            }
+        }
+        all
+    }
+}
+
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (known, None) | (None, known) => known,
+    }
+}
+
+fn count(counts: &mut Counts, text: &str) {
+    *counts.entry(clipped(text)).or_default() += 1;
+}
+
+impl InForce {
+    /// Adds what an agent says.
+    fn add(&mut self, policy: &Value) {
+        self.agents += 1;
+        match policy["audits"].as_bool() {
+            Some(audits) => self.audits += u64::from(audits),
+            None => self.vague += 1,
+        }
+        let extents = policy["enforcers"].as_object();
+        for (name, extent) in extents.into_iter().flatten().take(ENFORCERS) {
+            let enforcer = self.enforcers.entry(clipped(name)).or_default();
+            let extent = extent.as_str().unwrap_or("unknown");
+            count(&mut enforcer.extents, extent);
+            match policy["reasons"][name].as_str() {
+                Some(reason) => count(&mut enforcer.reasons, reason),
+                None if extent != FULLY => enforcer.untold += 1,
+                None => {}
+            }
+        }
+        match policy["gaps"].as_array() {
+            Some(gaps) => {
+                let gaps = gaps.iter().filter_map(Value::as_str);
+                gaps.take(GAPS).for_each(|gap| count(&mut self.gaps, gap));
+            }
+            None => self.untold += 1,
+        }
+    }
+
+    fn mode(&self) -> Markup {
+        let denies = self.agents - self.audits - self.vague;
+        html! {
+            @if denies > 0 { span class="badge s-good" { "denies" } @if denies < self.agents { " on " (number(denies)) } " " }
+            @if self.audits > 0 { span class="badge s-warning" { "only reports" } @if self.audits < self.agents { " on " (number(self.audits)) } " " }
+            @if self.vague > 0 { span.badge { "not told" } @if self.vague < self.agents { " by " (number(self.vague)) } }
+        }
+    }
+
+    fn enforced(&self) -> Markup {
+        html! {
+            @if self.enforcers.is_empty() { span.soft { "not told" } }
+            @for (name, enforcer) in &self.enforcers { div {
+                b { (plain(name)) } " "
+                @for (extent, agents) in &enforcer.extents {
+                    span class={ "badge " (tone(extent)) } { (plain(extent)) }
+                    @if *agents < self.agents { " on " (number(*agents)) } " "
+                }
+                (texts(&enforcer.reasons, self.agents))
+                @if enforcer.untold > 0 { span.sub { "reason not told" @if enforcer.untold < self.agents { " by " (number(enforcer.untold)) } } }
+            } }
+        }
+    }
+
+    /// What is not enforced. A policy of which everything is enforced has no gap, and no agent that does not tell.
+    fn lacking(&self) -> Markup {
+        html! {
+            @if self.gaps.is_empty() && self.untold == 0 { "nothing" }
+            (texts(&self.gaps, self.agents))
+            @if self.untold > 0 { span.sub.soft { "not told" @if self.untold < self.agents { " by " (number(self.untold)) } } }
+        }
+    }
+
+    /// Violations name no policy, so they are found by the hosts of its agents.
+    fn violations(&self) -> Markup {
+        let link = |host: &str| PageQuery::default().link("/violations", &[("host", host)]);
+        html! {
+            @match self.violations { Some(count) => (number(count)), None => span.soft { "not counted" } }
+            @for host in self.hosts.iter().take(TEXTS) {
+                span.sub { a href=(link(host)) { (or_dash(host)) } }
+            }
+            @if self.hosts.len() > TEXTS { span.sub { a href="/violations" { (self.hosts.len() - TEXTS) " more hosts" } } }
+        }
+    }
+}
+
+/// The words of an agent for an enforcer that enforces everything.
+const FULLY: &str = "fully enforced";
+
+fn tone(extent: &str) -> &'static str {
+    match extent {
+        FULLY => "s-good",
+        "partially enforced" => "s-warning",
+        "not enforced" => "s-error",
+        _ => "",
+    }
+}
+
+/// Returns texts of agents, each with their number unless all say it.
+fn texts(counts: &Counts, agents: u64) -> Markup {
+    html! {
+        @for (text, count) in counts.iter().take(TEXTS) {
+            span.sub { (plain(text)) @if *count < agents { " (" (number(*count)) " agents)" } }
+        }
+        @if counts.len() > TEXTS { span.sub { (counts.len() - TEXTS) " more" } }
+    }
+}
+
+/// `GET /policies`
+pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
+    let agents = shared.blocking(|store| store.agents()).await?;
+    let policies = Policies::of(&agents, now_ns());
+    let below = format!(
+        "{} policies in force; {} agents without one, {} that do not name theirs",
+        policies.in_force.len(),
+        policies.without,
+        policies.unnamed
+    );
+    let body = html! {
+        (view::title("Policies", &below, &html! {}))
+        div.panel.flush {
+            @if policies.in_force.is_empty() { (empty(
+                "No agent has a policy in force",
+                "Try one that only reports first, then let it deny:",
+                "tollgate run --policy POLICY.yaml --audit --collector https://HOST:6443 -- CMD",
+            )) } @else { (table(&policies)) }
+        }
+        @if policies.in_force.len() > SHOWN { p.soft { "The " (SHOWN) " policies of the most agents are shown." } }
+    };
+    Ok(answer(
+        StatusCode::OK,
+        view::page(&visitor, "/policies", "Policies", &body),
+    ))
+}
+
+fn table(policies: &Policies) -> Markup {
+    let mut rows: Vec<_> = policies.in_force.iter().collect();
+    rows.sort_by_key(|(_, in_force)| std::cmp::Reverse(in_force.agents));
+    html! { div.scroll { table.cards-on-phone {
+        thead { tr {
+            th { "Policy" } th.num { "Agents" } th { "Does" } th { "Enforced by" } th { "Not enforced in full" } th { "Violations" }
+        } }
+        tbody { @for ((name, digest), in_force) in rows.into_iter().take(SHOWN) { tr {
+            td.full { span.main { (plain(name)) } @if !digest.is_empty() { span.sub.mono { (plain(&short(digest))) } } }
+            td.num data-label="Agents" { (number(in_force.agents)) span.sub { (number(in_force.reporting)) " reporting" } }
+            td data-label="Does" { (in_force.mode()) }
+            td.full { (in_force.enforced()) }
+            td.full data-label="Not enforced in full" { (in_force.lacking()) }
+            td.full data-label="Violations" { (in_force.violations()) }
+        } } }
+    } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use labels::Labels;
+    use serde_json::json;
+    use store::AgentId;
+
+    use super::*;
+
+    fn agent(id: i64, inventory: &Value) -> Agent {
+        Agent {
+            id: AgentId(id),
+            class: "web".to_owned(),
+            host: format!("h{id}"),
+            is_direct: false,
+            first_seen_ns: 0,
+            last_seen_ns: 0,
+            acknowledged: 0,
+            missing: 0,
+            inventory: inventory.to_string(),
+            is_ended: false,
+            labels: Labels::default(),
+        }
+    }
+
+    fn policies(inventories: &[Value]) -> Policies {
+        let agents = inventories.iter().zip(0..);
+        let agents: Vec<_> = agents.map(|(it, id)| agent(id, it)).collect();
+        Policies::of(&agents, 0)
+    }
+
+    fn known(digest: &str) -> Value {
+        json!({"policy": {
+            "name": "web", "digest": digest, "audits": false,
+            "enforcers": {"Landlock": "fully enforced", "BPF": "not enforced"},
+            "reasons": {"BPF": "no <BTF>"}, "gaps": ["BPF: `r` <i>"],
+        }, "counters": {"violations": 3}})
+    }
+
+    #[test]
+    fn agents_with_the_same_policy_share_a_row_with_reasons_and_gaps() {
+        let mut audits = known("sha256:aa");
+        audits["policy"]["audits"] = true.into();
+        let all = policies(&[
+            known("sha256:aa"),
+            audits,
+            known("sha256:bb"),
+            json!({"policy": null}),
+            json!({"policy": {}}),
+            json!({}),
+        ]);
+        assert_eq!((all.in_force.len(), all.without, all.unnamed), (2, 1, 1));
+        let first = &all.in_force[&("web".to_owned(), "sha256:aa".to_owned())];
+        assert_eq!((first.agents, first.audits, first.reporting), (2, 1, 2));
+        assert_eq!(first.violations, Some(6));
+        let page = table(&all).into_string();
+        for part in [
+            "denies</span> on 1",
+            "only reports</span> on 1",
+            "s-good\">fully enforced",
+            "s-error\">not enforced",
+            "no &lt;BTF&gt;<",
+            "BPF: `r` &lt;i&gt;<",
+            "/violations?host=h1",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+        assert!(!page.contains("not told"), "{page}");
+    }
+
+    #[test]
+    fn what_older_agents_do_not_tell_is_not_called_enforced() {
+        let older = json!({"policy": {
+            "name": "web", "audits": false,
+            "enforcers": {"Landlock": "partially enforced", "Caps": "fully enforced"},
+        }});
+        let page = table(&policies(&[older])).into_string();
+        assert_eq!(page.matches("reason not told").count(), 1, "{page}");
+        assert_eq!(page.matches("\">not told<").count(), 1, "gaps: {page}");
+        assert!(
+            page.contains("not counted") && !page.contains(">nothing<"),
+            "{page}"
+        );
+        let all = json!({"policy": {"name": "p", "audits": false, "reasons": {}, "gaps": [],
+                                    "enforcers": {"Caps": "fully enforced"}}});
+        assert!(table(&policies(&[all])).into_string().contains(">nothing<"));
+        let bare = table(&policies(&[json!({"policy": "p"})])).into_string();
+        assert!(
+            bare.contains("not told") && !bare.contains("denies"),
+            "{bare}"
+        );
+    }
+
+    #[test]
+    fn a_hostile_agent_cannot_make_a_page_without_end() {
+        let names: serde_json::Map<_, _> =
+            (0..1000).map(|n| (format!("e{n}"), json!("x"))).collect();
+        let gaps: Vec<_> = (0..1000)
+            .map(|n| format!("{n}{}", "z".repeat(5000)))
+            .collect();
+        let hostile =
+            json!({"policy": {"name": "p", "enforcers": names, "reasons": names, "gaps": gaps}});
+        let all = policies(&[hostile]);
+        let page = table(&all).into_string();
+        assert!(page.len() < 20_000, "{}", page.len());
+        let many: Vec<_> = (0..SHOWN + 5)
+            .map(|n| json!({"policy": format!("p{n}")}))
+            .collect();
+        let page = table(&policies(&many)).into_string();
+        assert_eq!(page.matches("class=\"main\"").count(), SHOWN);
+    }
+}
