@@ -26,6 +26,7 @@ mod guest;
 mod guest_kernel;
 mod host;
 mod identity;
+pub mod injection;
 pub mod marks;
 mod patience;
 mod postman;

@@ -1,4 +1,4 @@
-//! Executes a command under a policy in place of this process, without a monitor.
+//! Restricts this process by a policy, without a monitor, and executes a command in its place.
 
 use std::ffi::OsString;
 
@@ -19,6 +19,20 @@ use crate::program;
 /// The command is not found, the policy cannot be put in force, or the command cannot be executed.
 pub fn become_command(command: &[OsString], confinement: &Confinement) -> Outcome {
     let command = program::command(command, None, false)?;
+    restrict(confinement)?;
+    let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
+    Err(crate::not_executed(
+        &command.path.to_string_lossy(),
+        error.into(),
+    ))
+}
+
+/// Restricts this process, which has one thread, for good; threads that it starts later are restricted, too.
+///
+/// # Errors
+///
+/// The policy cannot be put in force. What was applied before the failing step stays in force.
+pub fn restrict(confinement: &Confinement) -> Result<(), Failure> {
     let program = match confinement.calls.is_empty() {
         true => None,
         false => Some(program(confinement)?),
@@ -31,11 +45,7 @@ pub fn become_command(command: &[OsString], confinement: &Confinement) -> Outcom
     if let Some(program) = &program {
         supervisor::install_alone(program).map_err(|error| unconfined(&error))?;
     }
-    let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
-    Err(crate::not_executed(
-        &command.path.to_string_lossy(),
-        error.into(),
-    ))
+    Ok(())
 }
 
 fn program(confinement: &Confinement) -> Result<seccomp::FilterProgram, Failure> {

@@ -46,6 +46,9 @@ pub enum LandlockError {
     /// The kernel refused the ruleset or a rule.
     #[error("cannot build it")]
     Ruleset(#[from] RulesetError),
+    /// The kernel refused to put the ruleset in force.
+    #[error("cannot put it in force")]
+    Restrict(#[source] sys::SyscallError),
     /// The mount table or a path cannot be read.
     #[error("cannot read the metadata of {path}")]
     Path {
@@ -58,7 +61,7 @@ pub enum LandlockError {
 }
 
 /// First ABI version with rights on TCP ports.
-const PORTS: i32 = 4;
+pub(crate) const PORTS: i32 = 4;
 
 /// Creates the ruleset of a profile; `None` if the profile denies nothing.
 pub(crate) fn make(profile: &Profile) -> Result<Option<BuiltRuleset>, LandlockError> {

@@ -21,6 +21,7 @@ mod landlock;
 mod names;
 mod needs;
 pub mod probe;
+mod server;
 mod tree;
 
 pub use bpf::Error as BpfError;
@@ -42,6 +43,7 @@ pub use enforcer::{
 pub use error::Error;
 pub use landlock::{LandlockError, other_names};
 pub use needs::ListenerHelper;
+pub use server::restrict_server;
 
 /// Tells the programs at control groups of this build from those of others.
 #[must_use]

@@ -86,6 +86,22 @@ impl RuleFiles {
         Ok((sources, config.rules))
     }
 
+    /// Returns the files and directories that the rules and their configuration are read from, which need not exist; for
+    /// a sandbox around what reads them.
+    ///
+    /// # Errors
+    ///
+    /// No files are named, and the configuration cannot be read.
+    pub fn paths(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut paths: Vec<PathBuf> = self.sources()?.paths().cloned().collect();
+        if self.named.is_empty() {
+            let config = self.configuration()?;
+            paths.extend(config.layers.into_iter().chain(config.files));
+            paths.extend(config.folders);
+        }
+        Ok(paths)
+    }
+
     /// Loads the rules. Plugins of the configuration are loaded if a rule asks for what is not built in.
     ///
     /// # Errors

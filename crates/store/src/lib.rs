@@ -44,7 +44,7 @@ pub use model::{
     NewToken, Overview, Pruned, Receipt, Record, Retention, Scope, Statistics, TailRows, Token,
     TokenId,
 };
-pub use postgres::PostgresStore;
+pub use postgres::{Needs, PostgresStore};
 pub use severity::Severity;
 pub use sqlite::SqliteStore;
 

@@ -143,6 +143,13 @@ fn is_loopback(host: &str) -> bool {
 }
 
 impl NatsOutput {
+    /// Returns host and port of each server. An address that is none is left out: whoever connects refuses it.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<(String, u16)> {
+        let parsed = self.url.iter().filter_map(|url| Address::parse(url).ok());
+        parsed.map(|it| (it.host, it.port)).collect()
+    }
+
     fn options(&self, common: &Common) -> Result<NatsOptions, NatsError> {
         Ok(NatsOptions {
             urls: self.url.clone(),
@@ -227,6 +234,18 @@ mod tests {
             Ok(_) => panic!("opened {output:?}"),
             Err(error) => error.source.to_string(),
         }
+    }
+
+    #[test]
+    fn hosts_have_the_port_of_their_address_or_the_usual_one() {
+        let output = NatsOutput {
+            url: ["nats://a.b", "tls://[::1]:7", "http://c"]
+                .map(str::to_owned)
+                .into(),
+            ..NatsOutput::default()
+        };
+        let expected = [("a.b".to_owned(), 4222), ("[::1]".to_owned(), 7)];
+        assert_eq!(output.hosts(), expected);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use postgres::{NoTls, Row, Statement};
 use tokio_postgres::Config;
 
 use super::client::Client;
+use super::needs::Needs;
 use super::tls::{Parameters, Tls, wrong};
 use crate::error::StoreError;
 
@@ -101,6 +102,11 @@ impl Target {
     /// Returns the name of the database for messages.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns what connections need.
+    pub(super) fn needs(&self) -> Needs {
+        Needs::of(&self.config, &self.tls)
     }
 
     /// Returns what somebody on the way to the server can do, or `None`.

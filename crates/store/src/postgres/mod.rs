@@ -9,6 +9,7 @@ mod connection;
 mod federated;
 mod fleet;
 mod groups;
+mod needs;
 mod people;
 mod query;
 mod retention;
@@ -36,6 +37,7 @@ use crate::writer::{self as queue, Handle};
 use crate::{OnCommitted, Store};
 
 use self::connection::{Readers, Target};
+pub use self::needs::Needs;
 #[cfg(test)]
 pub(crate) use self::writer::LOCK;
 use self::writer::State;
@@ -66,6 +68,15 @@ impl PostgresStore {
             readers: Readers::new(target.clone()),
             writer: queue::start(State::new(target, connection))?,
         })
+    }
+
+    /// Returns what [`PostgresStore::open`] and the store need of a sandbox, without a connection.
+    ///
+    /// # Errors
+    ///
+    /// The URL is wrong.
+    pub fn needs(url: &str) -> Result<Needs, StoreError> {
+        Ok(Target::parse(url)?.needs())
     }
 
     /// Returns what somebody on the way to the server can do because the URL asks for less than verified TLS; `None` if

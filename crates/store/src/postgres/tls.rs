@@ -161,6 +161,15 @@ impl Tls {
         })
     }
 
+    /// Returns the files that each connection reads.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        let client = self
+            .client
+            .iter()
+            .flat_map(|(certificate, key)| [certificate, key]);
+        self.authorities.iter().chain(client).map(PathBuf::as_path)
+    }
+
     /// Returns the mode of the client.
     pub(super) fn mode(&self) -> SslMode {
         self.mode

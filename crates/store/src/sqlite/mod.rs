@@ -70,6 +70,7 @@ impl SqliteStore {
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "cache_size", -24_576)?;
+        keep_temporary_files_beside(&connection, path)?;
         // Batches change the same pages of indexes again and again: 32 MiB of the log become fewer pages of the file.
         connection.pragma_update(None, "wal_autocheckpoint", 8192)?;
         connection.set_prepared_statement_cache_capacity(64);
@@ -255,6 +256,21 @@ fn create_private(path: &Path) -> Result<(), StoreError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Has SQLite put what a large sort or statement does not keep in memory into the folder of the store, which others do not
+/// read and a confined process may write, and not into /var/tmp. It holds for the whole process; where the folder has
+/// gone, SQLite takes its usual ones.
+fn keep_temporary_files_beside(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    // A name that is no UTF-8 cannot be told to SQLite in this way.
+    if let Some(folder) = folder.to_str() {
+        connection.pragma_update(None, "temp_store_directory", folder)?;
+    }
+    Ok(())
 }
 
 /// Opens a connection that waits for the locks of others.

@@ -170,3 +170,36 @@ fn roll_outs_of_a_store_without_selectors_are_for_all_agents_of_their_class() {
     assert!(store.agents().expect("readable")[0].labels.is_empty());
     assert_eq!(store.tokens().expect("readable")[0].certificate, None);
 }
+
+/// Opens a store, has SQLite put something into a temporary file, and returns the folders of all such files of this process.
+fn folders_of_temporary_files(path: &Path) -> Vec<PathBuf> {
+    let _store = SqliteStore::open(path).expect("a store");
+    let connection = connect(path).expect("it is there");
+    // One page of a temporary table stays in memory.
+    connection
+        .execute_batch(
+            "CREATE TEMP TABLE t (x); PRAGMA temp.cache_size = 1;
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+             INSERT INTO t SELECT randomblob(1000) FROM n",
+        )
+        .expect("there is room");
+    let open = std::fs::read_dir("/proc/self/fd").expect("our own");
+    let open = open.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let is_temporary = |file: &PathBuf| {
+        let name = file.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.ends_with(" (deleted)"))
+    };
+    let temporary = open.filter(is_temporary);
+    temporary
+        .filter_map(|file| file.parent().map(Path::to_owned))
+        .collect()
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_beside_the_store() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("s.db");
+    // The folder holds for the process: other tests open stores, too.
+    let mut tries = (0..20).map(|_| folders_of_temporary_files(&path));
+    assert!(tries.any(|folders| folders.iter().any(|found| found == folder.path())));
+}

@@ -48,6 +48,10 @@ pub(crate) struct Serve {
     /// Refuse certificates that the lists in FILE revoke; each issuer needs a list that has not ended
     #[arg(long, value_name = "FILE", requires = "agent_ca", help_heading = SERVER)]
     pub(crate) agent_crl: Option<PathBuf>,
+    /// Do not confine the collector: by default the kernel refuses it files, programs, ports and system calls that these
+    /// options do not need
+    #[arg(long, help_heading = SERVER)]
+    pub(crate) no_confine: bool,
     #[command(flatten)]
     pub(crate) login: LoginOptions,
     #[command(flatten)]
@@ -82,6 +86,12 @@ pub(crate) enum StorePlace {
 }
 
 impl StorePlace {
+    /// Returns the folder of a file, which the server creates.
+    #[cfg(feature = "serve")]
+    pub(crate) fn own_folder(&self) -> Option<&Path> {
+        matches!(self, Self::File(_)).then(|| self.folder())
+    }
+
     /// Returns the folder for what belongs beside the store, such as the collector's own certificate.
     pub(crate) fn folder(&self) -> &Path {
         match self {

@@ -5,6 +5,8 @@ pub(crate) mod args;
 mod bundles;
 #[cfg(feature = "serve")]
 mod clauses;
+#[cfg(feature = "serve")]
+mod confine;
 mod login;
 #[cfg(feature = "serve")]
 mod provider;

@@ -89,7 +89,7 @@ impl QueueOptions {
     }
 
     /// Returns the settings of the output to NATS that are the same.
-    fn servers(&self) -> NatsOutput {
+    pub(super) fn servers(&self) -> NatsOutput {
         // As in the configuration of the output, empty is none.
         let file = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         NatsOutput {

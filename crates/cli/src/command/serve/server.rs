@@ -19,14 +19,21 @@ use signal_hook::iterator::Signals;
 use store::{PostgresStore, SqliteStore, Store, StoreError};
 
 use super::args::{Backup, Restore, Serve, StorePlace};
+use super::confine::confine;
 use super::tokens::actor;
 use super::{clauses, provider};
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
     let listen = Address::parse(&args.listen).map_err(|error| bad(&error))?;
-    let store = open(&args.store.place, true)?;
     let files = files(&args)?;
+    let oidc = provider::settings(&args.login)?;
+    if let Some(folder) = args.store.place.own_folder() {
+        create(folder).map_err(|error| cannot_create(folder, &error))?;
+    }
+    // Before the store starts threads.
+    let confined = confine(&args, &listen)?;
+    let store = open(&args.store.place, true)?;
     let trusted = args
         .tls_cert
         .is_none()
@@ -43,12 +50,13 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
         explain: Some(clauses::explanation()),
-        oidc: provider::settings(&args.login)?,
+        oidc,
         queue: args.queue.settings(),
     };
     let collector = Collector::start(settings, Arc::clone(&store))
         .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;
     announce(&args, &collector, trusted.flatten().as_deref(), &*store)?;
+    terminal::complain(&confined);
     let _ = signals.forever().next();
     // Answers what is being asked, then waits for the last commit.
     drop(collector);
