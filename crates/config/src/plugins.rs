@@ -15,7 +15,7 @@ const BUILTIN: &str = "container";
 /// Folder of libraries that are named without a path, as Falco's.
 const FOLDER: &str = "/usr/share/falco/plugins";
 
-/// Bounds of `plugin_host.memory`: a runtime such as that of Go does not start with less, and no machine has more.
+/// Bounds of `plugin_host.memory`: a runtime such as that of Go does not start with less, and more is no bound for a plugin.
 const MIN_MEMORY: u64 = 128;
 const MAX_MEMORY: u64 = 1 << 24;
 
@@ -57,7 +57,7 @@ impl Default for PluginSettings {
             disabled_sources: Vec::new(),
             program: PathBuf::new(),
             timeout_ms: 30_000,
-            memory_mib: 1024,
+            memory_mib: 4096,
         }
     }
 }

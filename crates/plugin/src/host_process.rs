@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::protocol::{
     self, Description, PROGRAM, PluginSpec, ProtocolError, RecordedEvent, Reply, Request, VERSION,
@@ -122,6 +122,10 @@ impl Helper {
             return Ok(());
         };
         let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
+        // A lower limit of this process holds for that one, too, and may not be raised.
+        let bytes = getrlimit(Resource::Data)
+            .maximum
+            .map_or(bytes, |most| most.min(bytes));
         let limit = Rlimit {
             current: Some(bytes),
             maximum: Some(bytes),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::link::Order;
-use super::{CollectorChannel, TURN, Turn};
+use super::{CollectorChannel, Turn};
 use crate::report::{CaptureProgress, CaptureSource};
 
 /// Size of a part in bytes.
@@ -14,6 +14,16 @@ const PART: usize = 512 << 10;
 
 /// Interval at which the end of a capture is looked for.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A capture on its way.
+#[derive(Default)]
+pub(super) struct Sending {
+    id: u64,
+    /// Number of the part that the collector expects.
+    part: usize,
+    /// Requests after which it expected no later part.
+    in_vain: usize,
+}
 
 /// What became of the parts of a capture.
 enum Parts {
@@ -85,6 +95,8 @@ impl CollectorChannel {
             }
         }
         source.forget();
+        // A collector with another store may give its number to another one.
+        self.sending = Sending::default();
         Ok(true)
     }
 
@@ -97,27 +109,31 @@ impl CollectorChannel {
         turn: Turn,
     ) -> io::Result<Parts> {
         let began = Instant::now();
-        if self.capture.0 != id {
-            self.capture = (id, 0);
+        if self.sending.id != id {
+            self.sending = Sending {
+                id,
+                ..Sending::default()
+            };
         }
-        // One request more than there are parts: the first one may learn which part is expected.
-        for _request in 0..=parts {
-            let number = self.capture.1;
+        loop {
+            let number = self.sending.part;
             if number >= parts {
                 return Ok(Parts::All);
             }
-            if turn == Turn::Short && began.elapsed() >= TURN {
+            if turn == Turn::Short && began.elapsed() >= self.turn {
                 return Ok(Parts::More);
             }
             let part = source.read(number * PART, PART);
-            match self.link.send_chunk(id, number, &part)? {
-                Some(next) => self.capture.1 = next,
-                None => return Ok(Parts::Unwanted),
+            let Some(next) = self.link.send_chunk(id, number, &part)? else {
+                return Ok(Parts::Unwanted);
+            };
+            self.sending.part = next;
+            self.sending.in_vain += usize::from(next <= number);
+            // It may expect an earlier part than this process thinks, once for each.
+            if self.sending.in_vain > parts {
+                self.sending.in_vain = 0;
+                return Err(io::Error::other("the collector takes no part of a capture"));
             }
-        }
-        match self.capture.1 >= parts {
-            true => Ok(Parts::All),
-            false => Err(io::Error::other("the collector takes no part of a capture")),
         }
     }
 

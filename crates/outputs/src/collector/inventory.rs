@@ -187,6 +187,36 @@ mod tests {
         assert!(hostile.to_string().len() < 32 << 10);
     }
 
+    fn of_policy(enforcers: Vec<EnforcerReport>, gaps: Option<Vec<String>>) -> PolicyReport {
+        PolicyReport::Known {
+            name: "p".to_owned(),
+            digest: "cd".to_owned(),
+            audits: false,
+            enforcers,
+            gaps,
+        }
+    }
+
+    #[test]
+    fn reasons_and_gaps_are_bounded_and_left_out_where_they_are_not_known() {
+        let long = format!("no BTF{}", "!".repeat(1000));
+        let enforcers = vec![
+            enforcer("Landlock", "fully enforced", None),
+            enforcer("BPF", "not enforced", Some(long)),
+            enforcer("Caps", "partially enforced", None),
+        ];
+        let known = policy(&of_policy(enforcers, Some(vec!["`r`".to_owned(); 99])));
+        let why = format!("no BTF{}", "!".repeat(REASON - "no BTF".len()));
+        assert_eq!(
+            known,
+            json!({"name": "p", "digest": "sha256:cd", "audits": false,
+                   "enforcers": {"Landlock": "fully enforced", "BPF": "not enforced", "Caps": "partially enforced"},
+                   "reasons": {"BPF": why}, "gaps": vec!["`r`"; GAPS]})
+        );
+        let before = policy(&of_policy(Vec::new(), None));
+        assert!(before.get("gaps").is_none(), "not told");
+    }
+
     #[test]
     fn an_unknown_policy_is_not_reported_as_none() {
         let of = |policy| {
@@ -214,36 +244,8 @@ mod tests {
         };
         assert_eq!(of(PolicyReport::Absent)["policy"], Value::Null);
         assert_eq!(of(PolicyReport::Unknown)["policy"], json!({}));
-        let known = of(PolicyReport::Known {
-            name: "p".to_owned(),
-            digest: "cd".to_owned(),
-            audits: false,
-            enforcers: vec![
-                enforcer("Landlock", "fully enforced", None),
-                enforcer(
-                    "BPF",
-                    "not enforced",
-                    Some(format!("no BTF{}", "!".repeat(1000))),
-                ),
-                enforcer("Caps", "partially enforced", None),
-            ],
-            gaps: Some(vec!["`r`".to_owned(); 99]),
-        });
-        let why = format!("no BTF{}", "!".repeat(REASON - "no BTF".len()));
-        assert_eq!(
-            known["policy"],
-            json!({"name": "p", "digest": "sha256:cd", "audits": false,
-                   "enforcers": {"Landlock": "fully enforced", "BPF": "not enforced", "Caps": "partially enforced"},
-                   "reasons": {"BPF": why}, "gaps": vec!["`r`"; GAPS]})
-        );
-        let before = of(PolicyReport::Known {
-            name: "p".to_owned(),
-            digest: "cd".to_owned(),
-            audits: false,
-            enforcers: Vec::new(),
-            gaps: None,
-        });
-        assert!(before["policy"].get("gaps").is_none(), "not told");
+        let known = of(of_policy(Vec::new(), None));
+        assert_eq!(known["policy"]["digest"], "sha256:cd");
         assert!(known.get("rule_times").is_none(), "not measured");
         assert_eq!(known["captures"], true);
         assert_eq!(known["rules"], "sha256:ab");

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use labels::Labels;
 
+use self::capture::Sending;
 use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
@@ -79,7 +80,7 @@ struct CollectorOptions {
 /// How long records are sent before alerts that came meanwhile are written to disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// For [`TURN`], and the request under way.
+    /// For [`TURN`], with one request at least, and the one under way.
     Short,
     /// Until there are no more: no alerts come any more.
     Long,
@@ -96,8 +97,12 @@ struct CollectorChannel {
     own_from: u64,
     pause: Duration,
     next_attempt: Instant,
+    /// How long a short turn is: [`TURN`].
+    turn: Duration,
     /// Before this, new alerts are written to disk alone.
     held_until: Instant,
+    /// Number after a batch that the collector refused: each of its records is sent alone, to find which.
+    alone_until: u64,
     heartbeat: Instant,
     reports: ReportSlot,
     /// The change of what is in force that the collector knows.
@@ -112,8 +117,8 @@ struct CollectorChannel {
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
     left: u64,
-    /// The capture that is being sent, and the number of its part that the collector expects.
-    capture: (u64, usize),
+    /// The capture that is being sent.
+    sending: Sending,
     standing: Standing,
     peer: Arc<Peer>,
 }
@@ -137,7 +142,9 @@ impl CollectorChannel {
             own_from: 1,
             pause: Duration::ZERO,
             next_attempt: now,
+            turn: TURN,
             held_until: now,
+            alone_until: 0,
             heartbeat: now,
             reports: ReportSlot::default(),
             reported: 0,
@@ -146,7 +153,7 @@ impl CollectorChannel {
             fetch_trouble: None,
             last_wait: None,
             left: 0,
-            capture: (0, 0),
+            sending: Sending::default(),
             standing: Standing::default(),
             peer: Arc::default(),
         })
@@ -181,19 +188,25 @@ impl CollectorChannel {
         let folder = spool.folder().to_owned();
         let read = || LocalError::of("read the spool", &folder);
         let write = || LocalError::of("write the spool", &folder);
-        let mut at_most = usize::MAX;
-        while let Some(pending) = spool.pending(at_most).map_err(read())? {
-            // A record that is sought among others is found in one turn: its place is not kept.
-            if turn == Turn::Short && at_most > 1 && began.elapsed() >= TURN {
+        let mut is_first = true;
+        loop {
+            let is_alone = spool.first() < self.alone_until;
+            let at_most = if is_alone { 1 } else { usize::MAX };
+            let Some(pending) = spool.pending(at_most).map_err(read())? else {
+                return Ok(true);
+            };
+            // The first one goes in any case: reading it may have taken the whole turn, on a slow disk.
+            let is_over = turn == Turn::Short && began.elapsed() >= self.turn;
+            if is_over && !std::mem::take(&mut is_first) {
                 return Ok(false);
             }
+            is_first = false;
             match self.link.send(&pending)? {
-                Sent::Acknowledged(up_to) => {
-                    spool.acknowledge(up_to).map_err(write())?;
-                    at_most = usize::MAX;
-                }
+                Sent::Acknowledged(up_to) => spool.acknowledge(up_to).map_err(write())?,
                 // One record among many: found by sending each alone.
-                Sent::Refused(_) if pending.lines > 1 => at_most = 1,
+                Sent::Refused(_) if pending.lines > 1 => {
+                    self.alone_until = pending.first + pending.lines as u64;
+                }
                 Sent::Refused(why) => {
                     self.link.skip(&pending, &why)?;
                     spool.acknowledge(pending.first).map_err(write())?;
@@ -204,7 +217,6 @@ impl CollectorChannel {
                 }
             }
         }
-        Ok(true)
     }
 
     /// Sends the inventory if it is due: at intervals, and when something else is in force.
@@ -227,6 +239,7 @@ impl CollectorChannel {
                 // The collector knows another agent now, which begins with 1.
                 let before = spool.first();
                 spool.renumber()?;
+                self.alone_until = 0;
                 self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
             }
             introduced = self.link.introduce(&inventory)?;
@@ -284,7 +297,7 @@ impl CollectorChannel {
         let sent = sent.and_then(|is_all| Ok(is_all && self.send_capture(turn)?));
         let now = Instant::now();
         let took = now - began;
-        self.held_until = if took >= TURN { now + took } else { now };
+        self.held_until = if took >= self.turn { now + took } else { now };
         match sent {
             Ok(is_all) => {
                 self.pause = Duration::ZERO;
@@ -292,7 +305,8 @@ impl CollectorChannel {
                 let due = self.capture_due();
                 self.next_attempt = match is_all {
                     true => due.map_or(self.heartbeat, |due| due.min(self.heartbeat)),
-                    false => self.held_until,
+                    // At once, unless there are alerts to write.
+                    false => now,
                 };
                 self.peer.set_trouble(self.fetch_trouble.clone());
             }

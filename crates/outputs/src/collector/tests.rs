@@ -1,3 +1,4 @@
+mod captures;
 mod slow;
 
 use std::collections::VecDeque;
@@ -56,8 +57,13 @@ impl Fake {
             });
             let up_to = sequence.unwrap_or(0) + lines.len() as u64 - 1;
             let capture = self.capture.lock().expect("no panic").clone();
-            let body =
-                format!("{{\"secret\":\"tga_x\",\"acknowledged\":{up_to},\"capture\":{capture}}}");
+            let part = line
+                .split_once("/chunks/")
+                .and_then(|(_, rest)| rest.split(' ').next());
+            let next = part.map_or(0, |part| part.parse::<usize>().expect("a number") + 1);
+            let body = format!(
+                "{{\"secret\":\"tga_x\",\"acknowledged\":{up_to},\"capture\":{capture},\"next\":{next}}}"
+            );
             self.got
                 .lock()
                 .expect("no panic")
@@ -129,8 +135,13 @@ fn fixture(address: SocketAddr) -> Fixture {
     Fixture { folder, options }
 }
 
+/// A channel that sends at each delivery, however slow this machine is.
 fn open(fixture: &Fixture) -> CollectorChannel {
-    CollectorChannel::open(fixture.options.clone()).expect("usable")
+    let channel = CollectorChannel::open(fixture.options.clone());
+    CollectorChannel {
+        turn: Duration::from_secs(3600),
+        ..channel.expect("usable")
+    }
 }
 
 /// A port at which nobody listens.
@@ -388,112 +399,4 @@ fn the_inventory_goes_again_when_something_else_is_in_force() {
     assert!(deliver().is_empty());
     slot.change();
     assert_eq!(deliver(), started);
-}
-
-/// Has a capture that is over.
-struct Over;
-
-impl crate::CaptureSource for Over {
-    fn begin(&self, _id: u64, _seconds: u64) {}
-
-    fn end(&self) {}
-
-    fn progress(&self) -> crate::CaptureProgress {
-        crate::CaptureProgress::Done {
-            id: 7,
-            bytes: 1,
-            events: 1,
-            lost: 0,
-        }
-    }
-
-    fn read(&self, _from: usize, length: usize) -> Vec<u8> {
-        vec![0; length.min(1)]
-    }
-
-    fn forget(&self) {}
-}
-
-#[test]
-fn alerts_have_arrived_even_if_a_capture_does_not() {
-    let fake = fake();
-    let fixture = fixture(fake.address);
-    let mut channel = open(&fixture);
-    let slot = ReportSlot::default();
-    slot.take_captures(Arc::new(Over));
-    channel.keep_reports(&slot);
-    // Enrolment, inventory, batch, part of the capture; then the part alone.
-    let statuses = ["201 Created", "200 OK", "200 OK", "507 Full", "507 Full"];
-    *fake.statuses.lock().expect("no panic") = statuses.into();
-    channel
-        .deliver(&deliveries(3, Format::default()))
-        .expect("delivered");
-    assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
-    assert!(!channel.pause.is_zero(), "the capture is tried again");
-    channel.attempt(Turn::Short);
-    let got = fake.got.lock().expect("no panic").len();
-    assert_eq!(got, statuses.len());
-    assert_eq!(channel.receiver_notice(), None);
-    // A failure a minute later would be the first one.
-    let later = Instant::now() + Duration::from_secs(60);
-    channel
-        .standing
-        .fails(&io::Error::other("gone"), None, later);
-    assert_eq!(channel.receiver_notice(), None);
-}
-
-/// Records nothing, and keeps which captures began.
-#[derive(Default)]
-struct Source(Mutex<Vec<u64>>);
-
-impl crate::CaptureSource for Source {
-    fn begin(&self, id: u64, _seconds: u64) {
-        self.0.lock().expect("no panic").push(id);
-    }
-
-    fn end(&self) {}
-
-    fn progress(&self) -> crate::CaptureProgress {
-        match self.0.lock().expect("no panic").last() {
-            None => crate::CaptureProgress::Idle,
-            Some(&id) => crate::CaptureProgress::Recording { id },
-        }
-    }
-
-    fn read(&self, _from: usize, _length: usize) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn forget(&self) {}
-}
-
-#[test]
-fn an_agent_that_starts_again_continues_no_capture_of_the_one_before() {
-    let fake = fake();
-    let fixture = fixture(fake.address);
-    let mut channel = open(&fixture);
-    let slot = ReportSlot::default();
-    let source = Arc::new(Source::default());
-    slot.take_captures(Arc::clone(&source) as Arc<dyn crate::CaptureSource>);
-    channel.keep_reports(&slot);
-    let mut ask = |capture: &str| {
-        *fake.capture.lock().expect("no panic") = capture.to_owned();
-        slot.change();
-        let alerts = deliveries(1, Format::default());
-        channel.deliver(&alerts).expect("delivered");
-        let mut got = fake.got.lock().expect("no panic");
-        let got = std::mem::take(&mut *got).into_iter();
-        let ends = got.filter(|(line, ..)| line.contains("/done "));
-        let ends: Vec<_> = ends.map(|(_, _, lines)| lines.concat()).collect();
-        (source.0.lock().expect("no panic").clone(), ends.concat())
-    };
-    let (begun, end) = ask(r#"{"id":7,"seconds":1,"parts":2}"#);
-    assert_eq!(begun, Vec::<u64>::new());
-    assert!(end.contains("the agent was started again"), "{end}");
-    // None is there yet, or the collector is an older one.
-    let begins = |ids: &[u64]| (ids.to_vec(), String::new());
-    assert_eq!(ask(r#"{"id":8,"seconds":1,"parts":0}"#), begins(&[8]));
-    assert_eq!(ask(r#"{"id":9,"seconds":1}"#), begins(&[8, 9]));
-    // Its own one goes on.
-    assert_eq!(ask(r#"{"id":9,"seconds":1,"parts":1}"#), begins(&[8, 9]));
 }

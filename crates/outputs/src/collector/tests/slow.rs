@@ -8,7 +8,7 @@ use super::*;
 const WAY: Duration = Duration::from_millis(120);
 
 /// A port from which connections are passed on to this address, and answers come back late.
-fn far(address: SocketAddr) -> SocketAddr {
+pub(super) fn far(address: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let here = listener.local_addr().expect("a port");
     thread::spawn(move || {
@@ -42,6 +42,7 @@ fn a_collector_far_away_does_not_keep_alerts_from_the_disk() {
     let fake = fake();
     let fixture = fixture(far(fake.address));
     let mut channel = open(&fixture);
+    channel.turn = TURN;
     let began = Instant::now();
     for _ in 0..600 {
         channel
@@ -51,8 +52,6 @@ fn a_collector_far_away_does_not_keep_alerts_from_the_disk() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(30), "{took:?}");
     while channel.held() > 0 {
-        let due = channel.due().expect("there is more to send");
-        thread::sleep(due.saturating_duration_since(Instant::now()));
         channel.release(false).expect("delivered");
     }
     let mut next = 1;
@@ -71,12 +70,13 @@ fn the_end_of_a_run_sends_everything_to_a_collector_far_away() {
     let fake = fake();
     let fixture = fixture(far(fake.address));
     let mut channel = open(&fixture);
+    channel.turn = TURN;
     for _ in 0..5 {
         channel
             .deliver(&deliveries(700, Format::default()))
             .expect("on disk");
     }
-    assert!(channel.held() > 2000, "sent while new alerts had to wait");
+    assert!(channel.held() > 0, "sent while new alerts had to wait");
     channel.release(true).expect("delivered");
     assert_eq!(channel.held(), 0);
     let sent: usize = fake.batches().iter().map(|(_, lines)| lines).sum();
