@@ -64,6 +64,8 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// Names of the rules that are off because of their levels.
     pub(crate) off_by_level: BTreeSet<Arc<str>>,
+    /// A problem in a macro is one of each rule that uses the macro, as in Falco.
+    pub(crate) is_per_rule: bool,
 }
 
 /// The files that rules are read from, in the order in which they are loaded: later files can change rules of earlier
@@ -210,27 +212,33 @@ pub fn load_read(files: Vec<RuleFile>) -> Loaded {
 /// Like [`load_read`], with plugins.
 #[must_use]
 pub fn load_read_with(files: Vec<RuleFile>, environment: &Environment) -> Loaded {
-    let mut loader = Loader::new()
+    let mut loader = loader(environment)
         .with_builtin(BUILTIN_NAME)
         .with_builtin(HUNTING_NAME);
+    for file in &files {
+        loader = add(loader, file);
+    }
+    let (ruleset, diagnostics) = loader.finish();
+    Loaded::new(files, ruleset, diagnostics)
+}
+
+/// Returns a loader that knows the environment.
+pub(crate) fn loader(environment: &Environment) -> Loader {
+    let mut loader = Loader::new();
     for source in &environment.sources {
         loader = loader.with_source(source);
     }
     for (name, version) in &environment.plugins {
         loader = loader.with_plugin(name, *version);
     }
-    for file in &files {
-        loader = match &file.text {
-            Ok(text) => loader.add(&file.name, text),
-            Err(cause) => loader.add_unreadable(&file.name, cause),
-        };
-    }
-    let (ruleset, diagnostics) = loader.finish();
-    Loaded {
-        files,
-        ruleset,
-        diagnostics,
-        off_by_level: BTreeSet::new(),
+    loader
+}
+
+/// Has a loader read a file.
+pub(crate) fn add(loader: Loader, file: &RuleFile) -> Loader {
+    match &file.text {
+        Ok(text) => loader.add(&file.name, text),
+        Err(cause) => loader.add_unreadable(&file.name, cause),
     }
 }
 
@@ -346,6 +354,20 @@ impl AlertSink for NoSink {
 }
 
 impl Loaded {
+    pub(crate) fn new(
+        files: Vec<RuleFile>,
+        ruleset: Ruleset,
+        diagnostics: Vec<Diagnostic>,
+    ) -> Self {
+        Self {
+            files,
+            ruleset,
+            diagnostics,
+            off_by_level: BTreeSet::new(),
+            is_per_rule: false,
+        }
+    }
+
     /// Enables and disables rules; the last selection that matches a rule wins. A level does not disable a rule that an item
     /// of a file enables by its name. Returns the selections that match no rule.
     pub fn select<'s>(&mut self, selections: &'s [Selection]) -> Vec<&'s Selection> {
@@ -397,7 +419,19 @@ impl Loaded {
     }
 
     fn add(&mut self, problems: impl Iterator<Item = Diagnostic>) {
-        self.diagnostics.extend(problems);
+        for problem in problems {
+            let is_same = |known: &Diagnostic| {
+                let same = known.code == problem.code && known.location == problem.location;
+                same && known.message == problem.message
+                    && (!self.is_per_rule || known.context == problem.context)
+            };
+            if !self.diagnostics.iter().any(is_same) {
+                self.diagnostics.push(problem);
+            }
+        }
+        if self.is_per_rule {
+            return;
+        }
         let order = |diagnostic: &Diagnostic| {
             let file = &diagnostic.location.file;
             let file = self.files.iter().position(|known| known.name == *file);

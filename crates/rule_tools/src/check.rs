@@ -30,7 +30,7 @@ pub fn execute(rules: &RuleFiles, responses: &ResponseFiles, is_json: bool) -> O
     warn_of_unknown_levels(&mut loaded);
     let responses = responses.load(&loaded);
     if is_json {
-        let mut results = json_results(&loaded, Numbering::FromOne);
+        let mut results = json_results(&loaded);
         if let Some(responses) = &responses {
             results["response_load_results"] = responses::json_results(responses);
         }
@@ -149,32 +149,23 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Numbers of the first line and column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbering {
-    /// From 1, as in all messages of this program.
-    FromOne,
-    /// From 0, as in Falco's messages.
-    FromZero,
-}
-
-/// Returns the object that Falco prints with `-V FILE -o json_output=true`.
-#[must_use]
-pub fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
+/// Returns an object of the form that Falco prints with `-V FILE -o json_output=true`, with all problems, and positions
+/// that count from 1, as in all messages of this program.
+fn json_results(loaded: &Loaded) -> Value {
     let results: Vec<_> = loaded
         .files
         .iter()
-        .map(|file| json_result(loaded, file, numbering))
+        .map(|file| json_result(loaded, file))
         .collect();
     json!({ "falco_load_results": results })
 }
 
-fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value {
+fn json_result(loaded: &Loaded, file: &RuleFile) -> Value {
     let (errors, warnings) = of_file(loaded, file);
     let list = |diagnostics: Vec<&Diagnostic>| -> Vec<Value> {
         diagnostics
             .into_iter()
-            .map(|diagnostic| json_problem(loaded, diagnostic, numbering))
+            .map(|diagnostic| json_problem(loaded, diagnostic))
             .collect()
     };
     let schema_warnings = schema_warnings(&errors, &warnings);
@@ -189,8 +180,7 @@ fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value 
 }
 
 /// Returns the messages of problems with the structure of a file: unknown items and keys, and invalid YAML.
-#[must_use]
-pub fn schema_warnings(errors: &[&Diagnostic], warnings: &[&Diagnostic]) -> Vec<String> {
+fn schema_warnings(errors: &[&Diagnostic], warnings: &[&Diagnostic]) -> Vec<String> {
     let is_form = |code| {
         matches!(
             code,
@@ -204,11 +194,7 @@ pub fn schema_warnings(errors: &[&Diagnostic], warnings: &[&Diagnostic]) -> Vec<
 }
 
 /// Returns the errors and the warnings of a file.
-#[must_use]
-pub fn of_file<'l>(
-    loaded: &'l Loaded,
-    file: &RuleFile,
-) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
+fn of_file<'l>(loaded: &'l Loaded, file: &RuleFile) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
     let of_file = loaded
         .diagnostics
         .iter()
@@ -216,17 +202,13 @@ pub fn of_file<'l>(
     of_file.partition(|diagnostic| diagnostic.is_error())
 }
 
-fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic, numbering: Numbering) -> Value {
+fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic) -> Value {
     let text = loaded.text(&diagnostic.location.file);
-    let first = match numbering {
-        Numbering::FromOne => 1,
-        Numbering::FromZero => 0,
-    };
-    let position = json_position(&diagnostic.location, text, first);
+    let position = json_position(&diagnostic.location, text);
     let mut locations = vec![json!({
         "item_name": "",
         "item_type": "rules content",
-        "position": { "column": first, "line": first, "name": &*diagnostic.location.file, "offset": 0 },
+        "position": { "column": 1, "line": 1, "name": &*diagnostic.location.file, "offset": 0 },
     })];
     if let Some((item_type, item_name)) = diagnostic.context.split_once(' ') {
         locations
@@ -243,19 +225,18 @@ fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic, numbering: Numbering) 
     })
 }
 
-fn json_position(location: &Location, text: Option<&str>, first: u32) -> Value {
-    // The line is 0 if the file could not be read.
-    let number = |from_one: u32| (from_one + first).saturating_sub(1);
+/// The line is 0 if the file could not be read.
+fn json_position(location: &Location, text: Option<&str>) -> Value {
     json!({
-        "column": number(location.column),
-        "line": number(location.line),
+        "column": location.column,
+        "line": location.line,
         "name": &*location.file,
         "offset": text.and_then(|text| offset(location, text)).unwrap_or(0),
     })
 }
 
 /// Returns the number of bytes before a location.
-fn offset(location: &Location, text: &str) -> Option<usize> {
+pub(crate) fn offset(location: &Location, text: &str) -> Option<usize> {
     let line = usize::try_from(location.line).ok()?.checked_sub(1)?;
     let column = usize::try_from(location.column).ok()?.checked_sub(1)?;
     let mut lines = text.split_inclusive('\n');
@@ -266,7 +247,7 @@ fn offset(location: &Location, text: &str) -> Option<usize> {
 
 /// Formats the line, and a mark below the location.
 #[must_use]
-pub fn snippet(location: &Location, text: Option<&str>) -> String {
+pub(crate) fn snippet(location: &Location, text: Option<&str>) -> String {
     let at = usize::try_from(location.line)
         .ok()
         .and_then(|line| line.checked_sub(1));
@@ -296,7 +277,7 @@ mod tests {
 
     #[test]
     fn json_is_shaped_as_falcos() {
-        let results = json_results(&loaded(BROKEN), Numbering::FromOne);
+        let results = json_results(&loaded(BROKEN));
         let result = &results["falco_load_results"][0];
         assert_eq!(result["successful"], false);
         let error = &result["errors"][0];

@@ -10,6 +10,7 @@ mod described_event;
 pub mod event_explanation;
 pub mod events;
 pub mod explain;
+pub mod falco_results;
 pub mod fields;
 pub mod lint;
 pub mod list;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::condition::ast::{Arg, Call, Expr, ExprKind, Field, Operand, Value};
 
+pub use crate::condition::compiled::compiled_text;
+
 /// The operators and fields of a condition and of its macros.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {

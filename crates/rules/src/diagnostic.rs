@@ -137,12 +137,30 @@ codes! {
     ConditionWarning Warning "LOAD_COMPILE_CONDITION"
         "A condition is doubtful"
         "The condition compiles but likely does not mean what it seems to."
+    DoubtfulCondition Warning "LOAD_DOUBTFUL_CONDITION"
+        "A condition is doubtful, and Falco does not say so"
+        "The condition is expensive, asks for something that no event has, or names a list that does not exist. Falco \
+        has no such warning: `tollgate falco` leaves it out."
     UnknownKey Warning "LOAD_UNKNOWN_KEY"
         "An item has an unknown key"
         "The key is ignored: it is misspelt or belongs to another kind of item."
 }
 
 impl Code {
+    /// Returns true if Falco 0.44 has the code.
+    #[must_use]
+    pub fn is_falcos(self) -> bool {
+        !matches!(
+            self,
+            Self::AppendNoEvtType
+                | Self::DoubtfulCondition
+                | Self::ReplacedBuiltin
+                | Self::UncheckedSource
+                | Self::UnknownLevel
+                | Self::UnknownTechnique
+        )
+    }
+
     /// Returns the code with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

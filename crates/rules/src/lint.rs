@@ -126,7 +126,7 @@ impl Engine {
         let (_, warnings) = self.plan_for_rules();
         for warning in warnings {
             let rule = self.rules.iter().find(|rule| {
-                warning.code == Code::ConditionWarning
+                warning.code == Code::DoubtfulCondition
                     && warning.context == format!("rule {}", rule.name)
             });
             if let Some(rule) = rule {

@@ -248,7 +248,7 @@ impl<'a> Planner<'a> {
             let rule = &self.engine.rules[*rule];
             let names: Vec<&str> = calls.iter().map(|call| call.name()).collect();
             let message = format!("expensive: {}", explain::every(&names.join(", ")));
-            Diagnostic::new(Code::ConditionWarning, rule.location.clone(), message)
+            Diagnostic::new(Code::DoubtfulCondition, rule.location.clone(), message)
                 .in_item(format!("rule {}", rule.name))
                 .with_help("restrict the rule to rarer calls or to arguments passed in registers")
         };

@@ -3,13 +3,13 @@
 //! All problems of a condition are reported, not only the first one: an invalid part becomes "never", and
 //! checking continues after it.
 
-use std::collections::HashSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use event::field::{self, Field, FieldError, SourceFields, Supplied};
+use event::field::{Field, FieldError, SourceFields, Supplied};
 use event::{EngineSupport, EventKind, ValueType};
 
 use super::atom::{AtomKey, Atoms, Right};
+use super::doubt::{DEPRECATED, is_field_name, needs_no_regex};
 use super::operand::{OperandId, Operands, Spread};
 use super::tree::Tree;
 use crate::condition::ast::{
@@ -281,6 +281,13 @@ impl Checker {
             let Some(text) = literal.text.as_str() else {
                 continue;
             };
+            if compare.op == Op::Regex && needs_no_regex(text) {
+                let message = format!("`{text}` is compared as a regular expression and has none");
+                self.report(
+                    Problem::new(Code::ConditionWarning, literal.span, message)
+                        .help("`=`, `contains`, `startswith` and `endswith` are faster"),
+                );
+            }
             let name = text.split_ascii_whitespace().collect::<String>();
             if is_field_name(&name) {
                 let message = format!("`{text}` is compared as text but is the name of a field");
@@ -356,7 +363,7 @@ impl Checker {
                     "name system calls; `tollgate rules events` lists them",
                 ),
             };
-            let problem = Problem::new(Code::ConditionWarning, literal.span, message);
+            let problem = Problem::new(Code::DoubtfulCondition, literal.span, message);
             self.report(problem.help(help));
         }
     }
@@ -379,7 +386,7 @@ impl Checker {
                 }
                 if let Supplied::No(reason) = field.spec.supplied {
                     let message = format!("`{field}` never has a value here: {reason}");
-                    self.report(Problem::new(Code::ConditionWarning, name.span, message));
+                    self.report(Problem::new(Code::DoubtfulCondition, name.span, message));
                 }
                 Some(self.operands.field(field))
             }
@@ -421,15 +428,6 @@ impl Checker {
     }
 }
 
-/// Returns true if a text would be parsed as a field. Most texts are not fields, and the registry would
-/// search the nearest name for each of them.
-fn is_field_name(text: &str) -> bool {
-    static CLASSES: LazyLock<HashSet<&'static str>> =
-        LazyLock::new(|| field::docs().map(|(class, _)| class.name).collect());
-    let class = text.split_once('.').map(|(class, _)| class);
-    class.is_some_and(|class| CLASSES.contains(class)) && Field::parse(text).is_ok()
-}
-
 fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
     match value {
         Value::Literal(literal) => std::slice::from_ref(literal),
@@ -438,22 +436,6 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
     }
     .iter()
 }
-
-/// Reason why an event has no latency in Falco.
-const NO_ENTRY: &str = "Falco no longer has a value for it, because it sees only returns";
-
-/// Fields that Falco deprecates, with the reason.
-pub(crate) const DEPRECATED: [(&str, &str); 6] = [
-    (
-        "evt.dir",
-        "an event is a call that has returned, so it is always `<`",
-    ),
-    ("evt.latency", NO_ENTRY),
-    ("evt.latency.human", NO_ENTRY),
-    ("evt.latency.ns", NO_ENTRY),
-    ("evt.latency.s", NO_ENTRY),
-    ("evt.wait_latency", NO_ENTRY),
-];
 
 fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
     let (message, suggestion) = match error {

@@ -6,6 +6,7 @@
 
 pub(crate) mod atom;
 pub(crate) mod check;
+pub(crate) mod doubt;
 pub(crate) mod eval;
 pub(crate) mod fact;
 mod index;

@@ -1,6 +1,7 @@
 //! The condition language: lexer, parser, syntax tree and printer.
 
 pub mod ast;
+pub(crate) mod compiled;
 mod lexer;
 pub mod parser;
 mod print;

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU64;
 use super::count::Counting;
 use super::risk::Sum;
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
-use crate::compile::check::{self, Checker, Problem};
+use crate::compile::check::{Checker, Problem};
+use crate::compile::doubt::DEPRECATED;
 use crate::compile::operand::OperandId;
 use crate::compile::tree::Tree;
 use crate::condition::ast::{SourceId, Span};
@@ -70,7 +71,7 @@ impl Compiler<'_> {
             if signals == Tree::Const(false) {
                 let message = "the rule sums weights, and no enabled rule has one: it never alerts";
                 let problem = Diagnostic::new(
-                    Code::ConditionWarning,
+                    Code::DoubtfulCondition,
                     rule.location.clone(),
                     message.to_owned(),
                 );
@@ -87,9 +88,12 @@ impl Compiler<'_> {
 
     /// Compiles one rule; `None` if it has errors.
     pub(super) fn rule(&mut self, rule: &Rule) -> Option<CompiledRule> {
-        let (tree, mut problems) = self.checker.condition(&rule.condition);
+        let (tree, of_condition) = self.checker.condition(&rule.condition);
+        // As in Falco, the problems of the output come first.
+        let mut problems = Vec::new();
         let template = self.output(rule, &mut problems);
         let formatted = self.formatted(rule, &mut problems);
+        problems.extend(of_condition);
         let count = self.count(rule);
         let has_sound_count = rule.count.is_some() == count.is_some() && self.is_no_loop(rule);
         let has_sound_exceptions = self.exceptions(rule);
@@ -282,13 +286,7 @@ impl Compiler<'_> {
         let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
             .in_item(format!("rule {}", rule.name));
         diagnostic.help = problem.help;
-        // A faulty macro that several rules use is reported once, not once per rule.
-        let known = |other: &Diagnostic| {
-            other.code == diagnostic.code
-                && other.location == diagnostic.location
-                && other.message == diagnostic.message
-        };
-        if !self.diagnostics.iter().any(known) {
+        if !self.diagnostics.contains(&diagnostic) {
             self.diagnostics.push(diagnostic);
         }
     }
@@ -309,7 +307,7 @@ impl CompiledRule {
 /// Returns a warning for each deprecated field that an output names. Like Falco, looks for the name alone: a
 /// transformer may enclose it, and `evt.latency.ns` counts as `evt.latency`, too.
 fn deprecated(output: &str, source: SourceId) -> impl Iterator<Item = Problem> {
-    check::DEPRECATED.iter().filter_map(move |(field, why)| {
+    DEPRECATED.iter().filter_map(move |(field, why)| {
         let at = output.find(field)?;
         let end = at + field.len();
         let span = Span::new(source, u32::try_from(at).ok()?, u32::try_from(end).ok()?);

@@ -67,6 +67,8 @@ pub struct Loader {
     collector: Collector,
     diagnostics: Vec<Diagnostic>,
     files: HashMap<Arc<str>, usize>,
+    /// As Falco does, the rest of a file is not read after its first error.
+    stops_at_errors: bool,
 }
 
 impl Default for Loader {
@@ -90,7 +92,15 @@ impl Loader {
             collector: Collector::new(),
             diagnostics: Vec::new(),
             files: HashMap::new(),
+            stops_at_errors: false,
         }
+    }
+
+    /// Reads no more of a file after its first error, as Falco does.
+    #[must_use]
+    pub fn stopping_at_errors(mut self) -> Self {
+        self.stops_at_errors = true;
+        self
     }
 
     /// Adds a known event source, so that its rules are loaded.
@@ -120,16 +130,22 @@ impl Loader {
         let name: Arc<str> = file_name.into();
         let order = self.files.len();
         self.files.entry(Arc::clone(&name)).or_insert(order);
-        let (documents, error) = yaml::read(&name, text);
+        let (mut documents, error) = yaml::read(&name, text);
+        if self.stops_at_errors && error.is_some() {
+            documents.clear();
+        }
+        let before = self.diagnostics.len();
         for document in documents {
             match &document.kind {
                 Kind::Null => {}
                 Kind::Sequence(nodes) => {
-                    nodes
-                        .iter()
-                        .filter(|node| !node.is_null())
-                        .for_each(|node| self.add_item(node));
+                    for node in nodes.iter().filter(|node| !node.is_null()) {
+                        if !self.has_stopped(before) {
+                            self.add_item(node);
+                        }
+                    }
                 }
+                _ if self.has_stopped(before) => {}
                 _ => {
                     let message =
                         format!("expected a list of items, found {}", document.describe());
@@ -170,14 +186,46 @@ impl Loader {
 
     fn add_item(&mut self, node: &yaml::Node) {
         let reading = read::read_item(node);
-        self.diagnostics.extend(reading.diagnostics);
+        // Falco looks for unknown keys last.
+        let is_of_keys = |problem: &Diagnostic| problem.code == Code::UnknownKey;
+        let (of_keys, others) = reading.diagnostics.into_iter().partition(is_of_keys);
+        self.diagnostics.extend::<Vec<_>>(others);
         if let Some(item) = reading.item {
             self.diagnostics
                 .extend(self.collector.apply(item, &self.config));
         }
-        if let Some((kind, name)) = reading.broken {
+        self.diagnostics.extend::<Vec<_>>(of_keys);
+        if let Some((kind, name)) = reading.broken.filter(|_| !self.stops_at_errors) {
             self.collector.mark_broken(kind, name);
         }
+    }
+
+    /// Returns true if the current file, with the diagnostics from `before` on, is not read further.
+    fn has_stopped(&self, before: usize) -> bool {
+        self.stops_at_errors && self.diagnostics[before..].iter().any(Diagnostic::is_error)
+    }
+
+    /// Returns the problems of the files read so far, in the order in which they were found.
+    #[must_use]
+    pub fn problems(&self) -> &[Diagnostic] {
+        &self.diagnostics
+    }
+
+    /// Returns the names of the rules, in the order of their first definition.
+    pub fn rule_names(&self) -> impl Iterator<Item = &str> {
+        self.collector
+            .rules
+            .iter()
+            .map(|rule| rule.item.name.as_str())
+    }
+
+    /// Builds the rules. Returns only the problems found by that, in the order in which they were found: those of
+    /// macros, then of rules, then unused items.
+    #[must_use]
+    pub fn build(self) -> (Ruleset, Vec<Diagnostic>) {
+        let mut diagnostics = Vec::new();
+        let ruleset = resolve::resolve(&self.collector, &mut diagnostics);
+        (ruleset, diagnostics)
     }
 
     /// Builds the rules. If the diagnostics contain errors, the rule set lacks the items concerned.

@@ -221,23 +221,21 @@ impl<'n> Reader<'n> {
     }
 
     fn override_rule(&mut self, name: &str, overrides: &Overrides) -> Item {
-        for key in RULE_KEYS
-            .iter()
-            .filter(|key| key.append || key.replace)
-            .map(|key| key.name)
-        {
+        for key in overrides.append.iter().chain(&overrides.replace) {
+            if self.get_pair(key).is_none() {
+                let message = format!("`override` names `{key}`, which is not given");
+                self.fail_at_item(message);
+            }
+        }
+        // In the order in which Falco looks at them, which reports only the first.
+        let keys = RULE_KEYS.iter().filter(|key| key.append || key.replace);
+        let keys: BTreeSet<_> = keys.map(|key| key.name).collect();
+        for key in keys {
             let named = overrides.append.contains(key) || overrides.replace.contains(key);
-            match self.get_pair(key) {
-                Some((node, _)) if !named => {
-                    let help = format!("add `{key}: replace` under `override`, or drop `{key}`");
-                    let message = format!("`{key}` is given but not named under `override`");
-                    self.fail(&node.location, message).help = Some(help);
-                }
-                None if named => {
-                    let message = format!("`override` names `{key}`, which is not given");
-                    self.fail_at_item(message);
-                }
-                _ => {}
+            if let Some((node, _)) = self.get_pair(key).filter(|_| !named) {
+                let help = format!("add `{key}: replace` under `override`, or drop `{key}`");
+                let message = format!("`{key}` is given but not named under `override`");
+                self.fail(&node.location, message).help = Some(help);
             }
         }
         let append = (!overrides.append.is_empty())

@@ -541,7 +541,7 @@ impl<'c> Resolver<'c> {
         let near = self.guesses.closest(name, self.collector.lists.names());
         let message = format!("no list `{name}`, so this compares with the text `{name}`");
         let mut warning =
-            Diagnostic::new(Code::ConditionWarning, self.sources.locate(span), message);
+            Diagnostic::new(Code::DoubtfulCondition, self.sources.locate(span), message);
         warning.help = Some(near.map_or_else(
             || format!("write `({name})` if that is meant"),
             |near| format!("did you mean `{near}`?"),

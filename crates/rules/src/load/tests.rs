@@ -154,7 +154,7 @@ fn an_unknown_list_without_parentheses_is_doubtful() {
     let (ruleset, diagnostics) = load(&[lists, &rule("R", "a.b in shels", "")]);
     let doubt = diagnostics
         .iter()
-        .find(|d| d.code == Code::ConditionWarning)
+        .find(|d| d.code == Code::DoubtfulCondition)
         .unwrap();
     assert_eq!(doubt.help.as_deref(), Some("did you mean `shells`?"));
     assert_eq!(condition(&ruleset, "R"), "a.b in (shels)");

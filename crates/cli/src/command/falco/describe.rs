@@ -7,7 +7,7 @@ use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use plugin::{Catalogue, LoadedPlugin};
-use rules::describe::Parts;
+use rules::describe::{Parts, compiled_text};
 use rules::load::SYSCALL_SOURCE;
 use rules::ruleset::{ConditionSource, List, Macro, Output};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
@@ -205,7 +205,7 @@ impl<'c> Describer<'c> {
                 "exception_names": names.collect::<BTreeSet<_>>(),
                 "exception_operators": of_exceptions(|exception| &exception.comps),
                 "events": self.events_of(rule),
-                "condition_compiled": rule.condition.to_string(),
+                "condition_compiled": compiled_text(&rule.condition),
                 "output_compiled": self.outputs.get(&rule.name),
                 "plugins": self.plugins(rule, &condition_fields, &output_fields),
             },
@@ -223,7 +223,7 @@ impl<'c> Describer<'c> {
                 "condition_operators": parts.operators,
                 "condition_fields": parts.fields,
                 "events": self.events(&format!("{MACRO}{}", item.name)),
-                "condition_compiled": item.condition.to_string(),
+                "condition_compiled": compiled_text(&item.condition),
                 "plugins": [],
             },
         })
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(details["events"], json!(["open"]));
         assert_eq!(
             details["condition_compiled"],
-            "(evt.type = open and proc.name in (sh, bash)) and not fd.name startswith /x"
+            "((evt.type = open and proc.name in (sh, bash)) and not fd.name startswith /x)"
         );
         let shell = &all["macros"][0];
         assert_eq!(shell["details"]["lists"], json!(["shells"]));

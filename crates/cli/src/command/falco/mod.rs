@@ -24,7 +24,6 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use replay::ReplayOptions;
-use rule_tools::check;
 use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
@@ -268,20 +267,20 @@ fn rules_of(
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loading rules from:");
     loaded.compile(options, NoSink);
-    plugins.compile(&mut loaded, options, &DeferredSink::default());
-    for file in &loaded.files {
-        let (errors, warnings) = check::of_file(&loaded, file);
-        let verdict = schema_verdict(check::schema_warnings(&errors, &warnings).is_empty());
-        info(&format!("   {} | schema validation: {verdict}", file.name));
-        if !errors.is_empty() {
-            let message = validate::report(&loaded, file, &errors, &warnings);
-            return Err(Failure::new(Exit::BadInput, message.trim_end()));
+    for result in validate::results(&loaded.files, options, plugins) {
+        let verdict = schema_verdict(result.schema_warnings.is_empty());
+        info(&format!(
+            "   {} | schema validation: {verdict}",
+            result.name
+        ));
+        if !result.is_successful() {
+            return Err(Failure::new(Exit::BadInput, result.text().trim_end()));
         }
-        if !warnings.is_empty() {
-            let report = validate::report(&loaded, file, &errors, &warnings);
-            journal::warn(report.trim_end());
+        if !result.warnings.is_empty() {
+            journal::warn(result.text().trim_end());
         }
     }
+    plugins.compile(&mut loaded, options, &DeferredSink::default());
     for selection in &config.rules {
         let verb = if selection.enable {
             "Enabling"

@@ -5,17 +5,16 @@ use std::path::PathBuf;
 use agent::journal;
 use agent::plugins::Plugins;
 use agent::sink::DeferredSink;
-use config::rule_files::{self, Loaded, NoSink, RuleFile};
+use config::rule_files::{self, NoSink, RuleFile};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use rules::EngineOptions;
 use rules::Priority;
-use rules::diagnostic::{Diagnostic, Location};
 use serde_json::Value;
 
 use super::describe;
-use rule_tools::check::{self, Numbering};
+use rule_tools::falco_results::{self, FileResult};
 
 /// Rules to describe in addition, if all files are valid.
 pub(super) enum Describe<'a> {
@@ -42,29 +41,23 @@ pub(super) fn run(
         ));
     }
     let files = rule_files::read_as_falco(files);
+    let results = results(&files, options, plugins);
+    let is_good = results.iter().all(FileResult::is_successful);
     let mut loaded = rule_files::load_read_with(files, &plugins.environment());
     loaded.compile(options, NoSink);
-    plugins.compile(&mut loaded, options, &DeferredSink::default());
-    let is_good = !loaded.diagnostics.iter().any(Diagnostic::is_error);
-    let description = match described {
+    let only = match described {
         _ if !is_good => None,
         Describe::Nothing => None,
-        Describe::All => Some(describe::describe(
-            &loaded.ruleset,
-            options,
-            plugins.catalogue(),
-            None,
-        )?),
-        Describe::One(rule) => Some(describe::describe(
-            &loaded.ruleset,
-            options,
-            plugins.catalogue(),
-            Some(rule),
-        )?),
+        Describe::All => Some(None),
+        Describe::One(rule) => Some(Some(*rule)),
     };
-    let summary = summary(&loaded);
+    let description =
+        only.map(|only| describe::describe(&loaded.ruleset, options, plugins.catalogue(), only));
+    let description = description.transpose()?;
+    let summary = summary(&results);
     let mut out = if json {
-        let mut results = check::json_results(&loaded, Numbering::FromZero);
+        let results: Vec<_> = results.iter().map(FileResult::json).collect();
+        let mut results = serde_json::json!({ "falco_load_results": results });
         if let Some(description) = &description {
             results["falco_describe_results"] = description.clone();
         }
@@ -83,101 +76,47 @@ pub(super) fn run(
     Err(Failure::new(Exit::BadInput, summary))
 }
 
+/// Loads files as Falco does, with the sources of plugins.
+pub(super) fn results(
+    files: &[RuleFile],
+    options: &EngineOptions,
+    plugins: &Plugins,
+) -> Vec<FileResult> {
+    falco_results::results(files, &plugins.environment(), |loaded| {
+        loaded.compile(options, NoSink);
+        plugins.compile(loaded, options, &DeferredSink::default());
+    })
+}
+
 /// Lists all errors. Of valid files it mentions only that there are warnings, which are in the log.
-fn summary(loaded: &Loaded) -> String {
+fn summary(results: &[FileResult]) -> String {
     let mut parts = Vec::new();
-    for file in &loaded.files {
-        let (errors, warnings) = check::of_file(loaded, file);
-        let whole = report(loaded, file, &errors, &warnings);
-        if errors.is_empty() && !warnings.is_empty() {
-            journal::warn(&whole);
-            parts.push(format!("{}: Ok, with warnings", file.name));
+    for result in results {
+        if result.is_successful() && !result.warnings.is_empty() {
+            journal::warn(&result.text());
+            parts.push(format!("{}: Ok, with warnings", result.name));
         } else {
-            parts.push(whole);
+            parts.push(result.text().trim_end().to_owned());
         }
     }
     parts.join("\n")
 }
 
-/// Formats a file's verdict and its problems, each with its position, the line, and a mark below it.
-pub(super) fn report(
-    loaded: &Loaded,
-    file: &RuleFile,
-    errors: &[&Diagnostic],
-    warnings: &[&Diagnostic],
-) -> String {
-    let verdict = match (errors.is_empty(), warnings.is_empty()) {
-        (false, _) => "Invalid",
-        (true, false) => "Ok, with warnings",
-        (true, true) => "Ok",
-    };
-    let mut out = format!("{}: {verdict}", file.name);
-    for (problems, word) in [(errors, "Errors"), (warnings, "Warnings")] {
-        if !problems.is_empty() {
-            out.push_str(&format!("\n{} {word}:\n", problems.len()));
-        }
-        for problem in problems {
-            out.push_str(&one(loaded, problem));
-        }
-    }
-    out
-}
-
-fn one(loaded: &Loaded, problem: &Diagnostic) -> String {
-    let place = |location: &Location| {
-        let line = location.line.saturating_sub(1);
-        let column = location.column.saturating_sub(1);
-        format!("({}:{line}:{column})", location.file)
-    };
-    let file = &problem.location.file;
-    let mut out = format!("In rules content: ({file}:0:0)\n");
-    match problem.context.split_once(' ') {
-        Some((kind, name)) => out.push_str(&format!(
-            "    {kind} '{name}': {}\n",
-            place(&problem.location)
-        )),
-        None => out.push_str(&format!(
-            "    rules content item: {}\n",
-            place(&problem.location)
-        )),
-    }
-    let snippet = check::snippet(&problem.location, loaded.text(file));
-    let snippet = if snippet.is_empty() {
-        "<No context available>\n".to_owned()
-    } else {
-        snippet
-    };
-    out.push_str(&format!(
-        "------\n{snippet}------\n{} ({}): {}\n",
-        problem.code.name(),
-        problem.code.title(),
-        problem.message
-    ));
-    if let Some(help) = &problem.help {
-        out.push_str(&format!("help: {help}\n"));
-    }
-    out
-}
-
-/// Returns the object that `--rule-schema` prints.
+/// Returns the object that `--rule-schema` prints: an item may have any key of any kind of item, and needs none.
 pub(super) fn rule_schema() -> Value {
-    let kind = |keys: Vec<&'static str>| {
-        let properties: serde_json::Map<_, _> = keys
-            .iter()
-            .map(|key| ((*key).to_owned(), json_type(key)))
-            .collect();
-        serde_json::json!({
-            "type": "object",
-            "properties": properties,
-            "required": [keys[0]],
-            "additionalProperties": false,
-        })
-    };
-    let kinds: Vec<_> = rules::load::item_keys().map(kind).collect();
+    let properties: serde_json::Map<_, _> = rules::load::item_keys()
+        .flatten()
+        .map(|key| (key.to_owned(), json_type(key)))
+        .collect();
     serde_json::json!({
         "$schema": "http://json-schema.org/draft-06/schema#",
         "type": "array",
-        "items": { "anyOf": kinds },
+        "items": {
+            "type": "object",
+            "properties": properties,
+            "required": [],
+            "additionalProperties": false,
+        },
     })
 }
 
@@ -190,6 +129,7 @@ fn json_type(key: &str) -> Value {
         "capture_duration" => json!({ "type": "integer" }),
         "exceptions" | "items" | "required_plugin_versions" | "tags" => json!({ "type": "array" }),
         "count" | "override" => json!({ "type": "object" }),
+        "priority" => json!({ "type": "string", "enum": falco_results::PRIORITIES }),
         "risk" => json!({ "type": ["integer", "object"] }),
         "required_engine_version" => json!({ "type": ["string", "integer"] }),
         _ => json!({ "type": "string" }),
@@ -200,26 +140,24 @@ fn json_type(key: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn loaded(text: &str) -> Loaded {
-        let dir = tempfile::tempdir().expect("a folder for temporary files");
-        let path = dir.path().join("r.yaml");
-        std::fs::write(&path, text).expect("it can be written");
-        let mut loaded = rule_files::load(&[path]);
-        loaded.compile(&EngineOptions::default(), NoSink);
-        loaded
+    fn result(text: &str) -> FileResult {
+        let file = RuleFile {
+            name: "r.yaml".into(),
+            text: Ok(text.to_owned()),
+        };
+        let mut results = results(&[file], &EngineOptions::default(), &Plugins::default());
+        results.remove(0)
     }
 
     #[test]
     fn a_bad_file_is_reported_with_places_that_count_from_zero() {
-        let loaded = loaded(
-            "- rule: R\n  desc: d\n  condition: evt.type contaisn x\n  output: o\n  priority: info\n",
-        );
-        let text = summary(&loaded);
-        let name = &loaded.files[0].name;
-        let expected = format!(
-            "{name}: Invalid\n1 Errors:\nIn rules content: ({name}:0:0)\n    rule 'R': ({name}:2:"
-        );
-        assert!(text.starts_with(&expected), "{text}");
+        let text = summary(&[result(
+            "- rule: R\n  desc: d\n  condition: evt.type contaisn x\n  output: o\n  priority: INFO\n",
+        )]);
+        let expected = "r.yaml: Invalid\n1 Errors:\nIn rules content: (r.yaml:0:0)\n    \
+             rule 'R': (r.yaml:0:2)\n    rule condition: (r.yaml:2:13)\n    \
+             condition expression: (\"evt.type contaisn x\":2:";
+        assert!(text.starts_with(expected), "{text}");
         assert!(
             text.contains("------\n  condition: evt.type contaisn x\n"),
             "{text}"
@@ -229,30 +167,26 @@ mod tests {
 
     #[test]
     fn good_files_are_one_line_each() {
-        let good = loaded("");
-        assert_eq!(summary(&good), format!("{}: Ok", good.files[0].name));
-        let warned = loaded("- list: unused\n  items: [a]\n");
-        let expected = format!("{}: Ok, with warnings", warned.files[0].name);
-        assert_eq!(summary(&warned), expected);
+        assert_eq!(summary(&[result("")]), "r.yaml: Ok");
+        let warned = result("- list: unused\n  items: [a]\n");
+        assert_eq!(summary(&[warned]), "r.yaml: Ok, with warnings");
     }
 
     #[test]
-    fn the_schema_has_every_kind_of_item() {
+    fn the_schema_has_the_keys_of_every_kind_of_item() {
         let schema = rule_schema();
-        let kinds = schema["items"]["anyOf"].as_array().expect("an array");
-        let names: Vec<_> = kinds
-            .iter()
-            .map(|kind| kind["required"][0].clone())
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "rule",
-                "macro",
-                "list",
-                "required_engine_version",
-                "required_plugin_versions"
-            ]
-        );
+        let keys = schema["items"]["properties"]
+            .as_object()
+            .expect("an object");
+        for key in [
+            "rule",
+            "macro",
+            "list",
+            "required_engine_version",
+            "override",
+        ] {
+            assert!(keys.contains_key(key), "{key}");
+        }
+        assert_eq!(schema["items"]["required"], serde_json::json!([]));
     }
 }
