@@ -11,13 +11,13 @@ use capture::notify::{
     Privilege, Response, RingAnswer, Violation, WithheldPrivileges,
 };
 use config::DropAction;
-use diagnostics::terminal;
 use event::{Comm, Event, Pid, Process, Tid};
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
 
 use super::drops::Drops;
 use super::violations::Violations;
+use crate::journal;
 
 /// Converts the engine's notices to internal alerts. The dispatcher limits the rate of each kind.
 pub(super) struct Announcer {
@@ -51,6 +51,47 @@ impl Announcer {
             drops,
             reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8())),
         }
+    }
+
+    /// Does what the configuration asks for when events are dropped. For Falco, at its levels.
+    fn act_on_drops(
+        &self,
+        message: &str,
+        fields: Vec<(&'static str, AlertValue)>,
+    ) -> ControlFlow<()> {
+        let is_falcos = journal::is_falcos();
+        if self.drops.does(DropAction::Log) {
+            // Whoever asks for the line in the log of this program gets it at the default level.
+            let level = if is_falcos {
+                Priority::Debug
+            } else {
+                Priority::Warning
+            };
+            journal::say(level, message);
+        }
+        if self.drops.does(DropAction::Alert) {
+            self.dispatcher.emit_internal(Internal {
+                rule: "Falco internal: syscall event drop",
+                priority: if is_falcos {
+                    Priority::Debug
+                } else {
+                    Priority::Critical
+                },
+                message: message.to_owned(),
+                fields,
+            });
+        }
+        if self.drops.does(DropAction::Exit) {
+            if is_falcos {
+                journal::say(Priority::Critical, message);
+            }
+            journal::say(
+                Priority::Critical,
+                "exiting after dropped events (syscall_event_drops.actions)",
+            );
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     }
 
     /// Returns what prevents the agent from reading the process of an event.
@@ -153,24 +194,7 @@ impl EngineObserver for Announcer {
             "Falco internal: syscall event drop. {dropped} system calls dropped in last second. \
              ({calls}){processes}"
         );
-        if self.drops.does(DropAction::Log) {
-            terminal::complain(&format!("tollgate: {message}\n"));
-        }
-        if self.drops.does(DropAction::Alert) {
-            self.dispatcher.emit_internal(Internal {
-                rule: "Falco internal: syscall event drop",
-                priority: Priority::Critical,
-                message,
-                fields,
-            });
-        }
-        if self.drops.does(DropAction::Exit) {
-            terminal::complain(
-                "tollgate: exiting after dropped events (syscall_event_drops.actions)\n",
-            );
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        self.act_on_drops(&message, fields)
     }
 
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {

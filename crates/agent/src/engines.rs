@@ -19,7 +19,7 @@ use event::{EngineKind, Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use rules::Engine;
+use rules::{Engine, Priority};
 use seccomp::FilterProgram;
 use supervisor::{AgentStart, HeldRuntimeCalls, SharedState, Source};
 use sys::notify::Listener;
@@ -35,6 +35,7 @@ use super::reload::MatchCounts;
 use super::service_manager;
 use super::services::{Rules, RuntimeContainer};
 use super::violations::Violations;
+use crate::journal;
 
 /// Adapts the plan to an engine.
 pub(super) fn plan_for(engine: EngineKind, plan: Plan) -> Plan {
@@ -334,9 +335,12 @@ fn tell_armed(watched: Option<String>, how: &str, quiet: bool) {
     // A command may be a service that reports its own start.
     let Some(watched) = watched else { return };
     if !quiet {
-        terminal::complain(&format!(
-            "tollgate: watching {watched} ({how}); Ctrl-C stops\n"
-        ));
+        let text = format!("watching {watched} ({how}); Ctrl-C stops");
+        if journal::is_falcos() {
+            journal::say(Priority::Informational, &text);
+        } else {
+            terminal::complain(&format!("tollgate: {text}\n"));
+        }
     }
     service_manager::report_ready();
 }

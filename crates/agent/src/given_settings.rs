@@ -288,6 +288,7 @@ mod tests {
         "syscall_event_drops.threshold",
         "syslog_output.enabled",
         "time_format_iso_8601",
+        "tollgate_internal",
         "verify",
     ];
 

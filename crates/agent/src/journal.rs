@@ -48,6 +48,15 @@ pub fn reopen(log: Log, is_iso_8601: bool) {
     open(log, manner.unwrap_or(CompatMode::Tollgate), is_iso_8601);
 }
 
+/// Returns true if messages are those of Falco's personality.
+#[must_use]
+pub fn is_falcos() -> bool {
+    let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
+    journal
+        .as_ref()
+        .is_some_and(|journal| journal.manner == CompatMode::Falco)
+}
+
 /// Writes a warning that requires action.
 pub fn warn(text: &str) {
     say(Priority::Warning, text);

@@ -7,12 +7,14 @@ use std::thread;
 use abi::Errno;
 use anyhow::Context;
 use outputs::Dispatcher;
+use rules::Priority;
 use supervisor::signals::{SIGHUP, SIGUSR1};
 use supervisor::{Report, SenderCheck, SharedState};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
 use super::reports;
+use crate::journal;
 
 /// Handles orders on a thread of its own for the lifetime of the process. SIGUSR1 and SIGHUP reopen
 /// every output; SIGHUP calls `on_reload` first. A signal that does not come from an operator is
@@ -37,7 +39,13 @@ pub(super) fn follow(
                         on_reload();
                         dispatcher.reopen();
                     }
-                    SIGUSR1 => dispatcher.reopen(),
+                    SIGUSR1 => {
+                        if journal::is_falcos() {
+                            let text = "SIGUSR1 received, reopening outputs";
+                            journal::say(Priority::Informational, text);
+                        }
+                        dispatcher.reopen();
+                    }
                     _ => {}
                 }
             }

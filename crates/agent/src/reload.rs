@@ -60,16 +60,16 @@ pub(super) struct Reloader {
 impl Reloader {
     /// Applies the current configuration files: rules, outputs and servers, all or nothing.
     pub(super) fn reload(&self) {
-        if let Err(failure) = self.try_reload() {
-            self.dispatcher.emit_internal_once(Internal {
-                rule: "Tollgate internal: rules not loaded",
-                priority: Priority::Error,
-                message: format!(
-                    "the old rules remain in force: {}",
-                    failure.render().trim_end().replace('\n', " ")
-                ),
-                fields: Vec::new(),
-            });
+        match self.try_reload() {
+            Ok(()) if journal::is_falcos() => {
+                let text = "SIGHUP received, restarting: rules and configuration are read again";
+                journal::say(Priority::Informational, text);
+            }
+            Ok(()) => {}
+            Err(failure) => {
+                let cause = failure.render_as("").trim_end().replace('\n', " ");
+                self.dispatcher.emit_internal_once(not_loaded(&cause));
+            }
         }
     }
 
@@ -121,6 +121,7 @@ impl Reloader {
         };
         let of_plugins = self.plugins.compile(&mut loaded, &options, &self.sink);
         loaded.usable()?;
+        log_rules(&loaded);
         let count = served.evaluator.matches().count();
         let digest = digest::of_rules(&loaded.files, &config.rules);
         let outputs = self.outputs(settings, &config)?;
@@ -205,6 +206,46 @@ impl Reloader {
                 ],
             });
         }
+    }
+}
+
+/// Returns the alert that rules or configuration were not loaded again: for Falco, its own, which is in the log, too.
+fn not_loaded(cause: &str) -> Internal {
+    let message = format!("the old rules remain in force: {cause}");
+    if !journal::is_falcos() {
+        return Internal {
+            rule: "Tollgate internal: rules not loaded",
+            priority: Priority::Error,
+            message,
+            fields: Vec::new(),
+        };
+    }
+    let rule = "Falco internal: hot restart failure";
+    let message = format!("{rule}: {message}");
+    journal::say(Priority::Critical, &message);
+    Internal {
+        rule,
+        priority: Priority::Critical,
+        message,
+        fields: Vec::new(),
+    }
+}
+
+/// Writes the files of new rules and Falco's warnings of them to the log, as at Falco's start.
+fn log_rules(loaded: &Loaded) {
+    if !journal::is_falcos() {
+        return;
+    }
+    journal::say(Priority::Informational, "Loading rules from:");
+    for file in &loaded.files {
+        journal::say(Priority::Informational, &format!("   {}", file.name));
+    }
+    let warnings = loaded.diagnostics.iter();
+    let mut warnings = warnings
+        .filter(|it| !it.is_error() && it.code.is_falcos())
+        .peekable();
+    if warnings.peek().is_some() {
+        journal::warn(loaded.render(warnings).trim_end());
     }
 }
 

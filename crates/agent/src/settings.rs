@@ -313,6 +313,15 @@ fn settings(config: &Config, quiet: bool) -> Settings {
         },
         throttle: config.throttle,
         ignores_levels: config.ignores_levels,
+        log: (journal::is_falcos() && !config.tollgate_internal).then(|| {
+            let log = |alert: &rules::Alert| {
+                journal::say(
+                    alert.priority,
+                    &format!("{}: {}", alert.rule, alert.message),
+                );
+            };
+            Arc::new(log) as outputs::OnInternal
+        }),
         ..Settings::new(
             decoder::host::host_name().into(),
             std::sync::Arc::new(on_problem),

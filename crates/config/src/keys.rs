@@ -161,6 +161,7 @@ const TABLE: &[Key<Config>] = &[
     }),
     Key::other("syscall_event_drops.threshold", "number", drop_threshold),
     Key::boolean("time_format_iso_8601", |config| &mut config.time_format_iso_8601),
+    Key::boolean("tollgate_internal", |config| &mut config.tollgate_internal),
     Key::other("verify", "string", |config, node| {
         choice(node).map(|value| config.verify = value)
     }),

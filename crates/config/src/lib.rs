@@ -590,6 +590,7 @@ json_include_ids_property: true
 json_include_output_fields_property: false
 json_include_message_property: true
 time_format_iso_8601: true
+tollgate_internal: true
 priority: warning
 buffered_outputs: true
 rule_matching: all
@@ -866,6 +867,7 @@ syscall_event_drops:
             disabled_sources: vec!["k8s_audit".to_owned()],
             program: "/usr/lib/host".into(),
             timeout_ms: 200,
+            memory_mib: 256,
         }
     }
 
@@ -889,6 +891,7 @@ syscall_event_drops:
                 ids: true,
             },
             time_format_iso_8601: true,
+            tollgate_internal: true,
             priority: Priority::Warning,
             buffered_outputs: true,
             rule_matching: RuleMatching::All,

@@ -40,6 +40,8 @@ pub struct Config {
     pub json_parts: JsonParts,
     /// `time_format_iso_8601`: write times in ISO 8601.
     pub time_format_iso_8601: bool,
+    /// `tollgate_internal`: outputs get internal alerts that Falco does not have. They do anyway but as `falco`.
+    pub tollgate_internal: bool,
     /// `priority`: rules less urgent than this are not loaded.
     pub priority: Priority,
     /// `buffered_outputs`: do not flush after each alert.
@@ -617,6 +619,7 @@ impl Default for Config {
             json_output: false,
             json_parts: JsonParts::default(),
             time_format_iso_8601: false,
+            tollgate_internal: false,
             priority: Priority::Debug,
             buffered_outputs: false,
             rule_matching: RuleMatching::First,
@@ -689,7 +692,7 @@ impl Config {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
         differ! {
-            json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
+            json_output json_parts time_format_iso_8601 tollgate_internal buffered_outputs throttle queue_capacity
             output_timeout_ms outputs grpc
         }
     }

@@ -11,7 +11,9 @@ use rules::{Alert, AlertValue, Priority};
 
 use crate::channel::{Channel, OnSettled};
 use crate::format::{Format, Formatter};
-use crate::hub::{ANNOUNCE_INTERVAL, ChannelCounters, ChannelHandle, DispatcherShared, OnProblem};
+use crate::hub::{
+    ANNOUNCE_INTERVAL, ChannelCounters, ChannelHandle, DispatcherShared, OnInternal, OnProblem,
+};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
 use crate::report::{BundleSink, CaptureSource, ReportSlot, ReportSource};
@@ -37,6 +39,9 @@ pub struct Settings {
     pub hostname: Arc<str>,
     /// Callback that receives trouble reports.
     pub on_problem: OnProblem,
+    /// Takes the place of the channels for internal alerts that Falco does not have; `None` sends them to the
+    /// channels.
+    pub log: Option<OnInternal>,
 }
 
 impl Settings {
@@ -50,6 +55,7 @@ impl Settings {
             ignores_levels: false,
             hostname,
             on_problem,
+            log: None,
         }
     }
 }
@@ -415,6 +421,7 @@ impl Prepared {
             hostname: settings.hostname,
             ignores_levels: settings.ignores_levels,
             on_problem: settings.on_problem,
+            log: settings.log,
         });
         for (lane, mut channel) in channels.into_iter().enumerate() {
             if let Some(account) = &account {

@@ -16,6 +16,12 @@ pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
 pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Callback that writes an alert of the program about itself to its log.
+pub type OnInternal = Arc<dyn Fn(&Alert) + Send + Sync>;
+
+/// Start of the names of internal alerts that Falco does not have.
+const OWN: &str = "Tollgate internal: ";
+
 /// Channels that take alerts of level forensic: the alert stream and `file_output`.
 const FORENSIC: [&str; 4] = ["stdout", "stderr", "log", "file"];
 
@@ -61,6 +67,8 @@ pub(crate) struct DispatcherShared {
     pub(crate) hostname: Arc<str>,
     /// Each channel takes alerts of every level.
     pub(crate) ignores_levels: bool,
+    /// Takes the place of the channels for internal alerts that Falco does not have, as for Falco.
+    pub(crate) log: Option<OnInternal>,
 }
 
 /// One channel as seen by the others.
@@ -80,7 +88,24 @@ impl DispatcherShared {
         }
     }
 
+    /// Writes an internal alert that Falco does not have to the log, if such alerts belong there. Returns false for
+    /// an alert that goes to the channels.
+    fn is_logged(&self, alert: &Alert) -> bool {
+        let is_own = &*alert.source == internal::SOURCE && alert.rule.starts_with(OWN);
+        let log = self.log.as_ref().filter(|_| is_own);
+        if let Some(log) = log {
+            log(alert);
+        }
+        log.is_some()
+    }
+
     pub(crate) fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
+        if self.is_logged(&alert) {
+            if let Some(on_settled) = on_settled {
+                on_settled();
+            }
+            return;
+        }
         let is_forensic =
             !self.ignores_levels && Level::of_tags(alert.tags.iter()) == Level::Forensic;
         let delivery = Delivery::new(alert, Arc::clone(&self.formatter)).then(on_settled);
@@ -103,7 +128,9 @@ impl DispatcherShared {
             return;
         }
         let counters = lane.queue.counters();
-        let notice = self.loss_notice(&lane.name, counters.lost(), counters.lost());
+        let Some(notice) = self.loss_notice(&lane.name, counters.lost(), counters.lost()) else {
+            return;
+        };
         for (at, other) in self.lanes.iter().enumerate() {
             // The queue counts a refusal; announcing it here could loop.
             if at != losing && other.queue.push(&notice).is_err() {
@@ -115,6 +142,9 @@ impl DispatcherShared {
     /// Sends an internal alert to all channels.
     pub(crate) fn tell_all(&self, event: Internal) {
         let alert = internal_alert(&self.hostname, event);
+        if self.is_logged(&alert) {
+            return;
+        }
         let notice = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
         for lane in &self.lanes {
             // The queue counts a refusal.
@@ -122,9 +152,16 @@ impl DispatcherShared {
         }
     }
 
-    pub(crate) fn loss_notice(&self, channel: &str, lost: u64, total: u64) -> Arc<Delivery> {
+    /// Returns the alert of losses of a channel; `None` if the log has it.
+    pub(crate) fn loss_notice(
+        &self,
+        channel: &str,
+        lost: u64,
+        total: u64,
+    ) -> Option<Arc<Delivery>> {
         let alert = internal_alert(&self.hostname, internal::lost(channel, lost, total));
-        Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)))
+        let is_logged = self.is_logged(&alert);
+        (!is_logged).then(|| Arc::new(Delivery::new(alert, Arc::clone(&self.formatter))))
     }
 }
 

@@ -60,7 +60,7 @@ pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settin
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat, alert_json};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
-pub use hub::{ChannelCounters, OnProblem};
+pub use hub::{ChannelCounters, OnInternal, OnProblem};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsLink, NatsOutput, NatsServers, NatsTls};

@@ -100,7 +100,10 @@ impl Worker {
             return false;
         };
         let notice = self.hub.loss_notice(&lane.name, lost, total);
-        let result = self.channel.deliver(&[notice]);
+        let result = match notice {
+            Some(notice) => self.channel.deliver(&[notice]),
+            None => Ok(()),
+        };
         let queue = &self.hub.lanes[self.lane].queue;
         queue.finish_announcement(result.is_ok().then_some(total));
         if let Err(error) = result {

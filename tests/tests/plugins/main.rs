@@ -92,7 +92,7 @@ impl Toy {
         let (names, items): (Vec<_>, Vec<_>) = items.into_iter().unzip();
         let text = format!(
             "json_output: true\nstdout_output: {{enabled: true}}\nlog_level: info\nlog_stderr: true\nload_plugins: [{}]\n\
-             plugins:\n{}",
+             tollgate_internal: true\nplugins:\n{}",
             names.join(", "),
             items.concat(),
         );
