@@ -324,7 +324,7 @@ impl Containers {
             return if place.is_initial() || self.has_mounts_of_host(place) {
                 Container::host()
             } else {
-                Container::unknown()
+                seemingly_on_host()
             };
         }
         // The process is below the agent's own cgroup, in any namespaces: inside the same container, or in
@@ -401,6 +401,7 @@ impl Containers {
         match identify(cgroups).filter(|_| !(is_own && is_on_host)) {
             Some(identity) => self.described(identity),
             None if is_on_host => Container::host(),
+            None if self.agent_on_host => seemingly_on_host(),
             None => Container::unknown(),
         }
     }
@@ -430,6 +431,18 @@ impl Containers {
         if let Some(registry) = &self.registry {
             registry.describe(container);
         }
+    }
+}
+
+/// Returns what stands for a process in no control group of a container, as the host sees it, and in namespaces that a
+/// container could have: `unshare -pfm`, bubblewrap. Nothing is left out because of it, and its fields say `host`, as
+/// those of Falco do, which looks at control groups alone.
+fn seemingly_on_host() -> Container {
+    let host = Container::host();
+    Container {
+        containment: Containment::Unknown,
+        name: Some(host.id.clone()),
+        ..host
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod alert_explanation;
 mod attack;
 pub mod check;
+mod clause_rows;
 pub mod convert;
 pub mod cost;
 pub mod coverage;

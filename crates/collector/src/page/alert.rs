@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use store::{AlertDetail, AlertId, AlertRow};
 
-use super::clauses;
+use super::clauses::{self, AlertToExplain};
 use super::form::{self, Change};
 use super::html as answer;
 use super::session::Visitor;
 use super::tree;
-use super::view::{self, Answer, PageError, ago, badge, number, or_dash, plain, stamp};
+use super::view::{self, Answer, PageError, VIOLATION, ago, badge, number, or_dash, plain, stamp};
 use crate::answer::Refusal;
 use crate::server::Shared;
 
@@ -79,7 +79,7 @@ pub(super) async fn show(
     Path(id): Path<i64>,
 ) -> Answer {
     let alert = found(&shared, id).await?;
-    let clauses = clauses::section(&shared, &alert).await?;
+    let clauses = why(&shared, &alert).await?;
     let body = page(&shared, &visitor, &alert, (&html! {}, &clauses));
     let title = format!("{} on {}", alert.row.rule, alert.row.host);
     Ok(answer(
@@ -121,6 +121,35 @@ fn page(
         details.panel { summary { "As the sender wrote it (JSON)" }
             pre { (plain(&serde_json::to_string_pretty(&body).unwrap_or_else(|_no_text| row.body.clone()))) } }
     }
+}
+
+/// Returns the section of the page of an alert; nothing where the collector has no rules, or the alert no rule.
+async fn why(shared: &Arc<Shared>, alert: &AlertDetail) -> Result<Markup, PageError> {
+    let Some(explain) = shared.explain.clone() else {
+        return Ok(html! {});
+    };
+    // A policy has no condition: its message says what it refused.
+    if alert.row.rule == VIOLATION {
+        return Ok(html! {});
+    }
+    let id = alert.agent;
+    let of_agent = shared.blocking(move |store| {
+        let agent = store.agent(id)?;
+        clauses::rules_of(store, agent.as_ref())
+    });
+    let of_agent = of_agent.await?;
+    let turn = shared.explanation_turn().await?;
+    let body = alert.row.body.clone();
+    let explained = shared.working(move || {
+        let _turn = turn;
+        let asked = AlertToExplain {
+            alert: &body,
+            bundle: of_agent.bundle.as_deref(),
+        };
+        (explain(asked), of_agent)
+    });
+    let (explained, of_agent) = explained.await?;
+    Ok(clauses::draw(&explained, &of_agent))
 }
 
 fn propose_form(visitor: &Visitor, row: &AlertRow) -> Markup {
@@ -222,7 +251,7 @@ pub(super) async fn propose(asked: Change<Token>) -> Answer {
         Ok(exceptions) => html! { @for exception in &exceptions { (exception_panel(exception)) } },
         Err(problem) => html! { div.note.bad role="alert" { (plain(&problem)) } },
     };
-    let clauses = clauses::section(&shared, &alert).await?;
+    let clauses = why(&shared, &alert).await?;
     let body = page(&shared, &visitor, &alert, (&shown, &clauses));
     Ok(answer(
         StatusCode::OK,

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 use serde_json::Value;
-use store::{Agent, AlertDetail, Store, StoreError};
+use store::{Agent, Store, StoreError};
 
-use super::view::{PageError, VIOLATION, plain, short};
-use crate::server::Shared;
+use super::text::{plain, short};
 
 /// Rows on the page: more than the stock rules need, and fewer than a hostile bundle could have.
 const SHOWN: usize = 200;
@@ -71,17 +70,20 @@ pub type ExplainAlert =
 
 /// What the sender of an alert says about its rules now.
 #[derive(Debug, Default)]
-struct RulesOfAgent {
+pub(super) struct RulesOfAgent {
     /// Digest of its rules.
     digest: Option<String>,
     /// The signed bundle that is in force, if the store has it.
-    bundle: Option<String>,
+    pub(super) bundle: Option<String>,
     /// A bundle is in force that the store does not have.
     lacks_bundle: bool,
 }
 
 /// Asks the store for the rules of an agent.
-fn rules_of(store: &dyn Store, agent: Option<&Agent>) -> Result<RulesOfAgent, StoreError> {
+pub(super) fn rules_of(
+    store: &dyn Store,
+    agent: Option<&Agent>,
+) -> Result<RulesOfAgent, StoreError> {
     let Some(agent) = agent else {
         return Ok(RulesOfAgent::default());
     };
@@ -108,39 +110,11 @@ fn rules_of(store: &dyn Store, agent: Option<&Agent>) -> Result<RulesOfAgent, St
     })
 }
 
-/// Returns the section of the page of an alert; nothing where the collector has no rules, or the alert no rule.
-pub(super) async fn section(
-    shared: &Arc<Shared>,
-    alert: &AlertDetail,
-) -> Result<Markup, PageError> {
-    let Some(explain) = shared.explain.clone() else {
-        return Ok(html! {});
-    };
-    // A policy has no condition: its message says what it refused.
-    if alert.row.rule == VIOLATION {
-        return Ok(html! {});
-    }
-    let id = alert.agent;
-    let of_agent = shared.blocking(move |store| {
-        let agent = store.agent(id)?;
-        rules_of(store, agent.as_ref())
-    });
-    let of_agent = of_agent.await?;
-    let turn = shared.explanation_turn().await?;
-    let body = alert.row.body.clone();
-    let explained = shared.working(move || {
-        let _turn = turn;
-        let asked = AlertToExplain {
-            alert: &body,
-            bundle: of_agent.bundle.as_deref(),
-        };
-        (explain(asked), of_agent)
-    });
-    let (explained, of_agent) = explained.await?;
-    Ok(draw(&explained, &of_agent))
-}
-
-fn draw(explained: &Result<Option<MatchedRule>, String>, of_agent: &RulesOfAgent) -> Markup {
+/// Draws the section of the page of an alert.
+pub(super) fn draw(
+    explained: &Result<Option<MatchedRule>, String>,
+    of_agent: &RulesOfAgent,
+) -> Markup {
     html! { section.panel { h2 { "Why each clause matched" }
         @match explained {
             Err(problem) => p.soft { "The clauses cannot be evaluated: " (plain(problem)) },

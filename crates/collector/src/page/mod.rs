@@ -12,6 +12,7 @@ mod door;
 mod fleet;
 mod form;
 mod groups;
+mod inventory;
 mod live;
 mod oidc;
 mod overview;
@@ -21,6 +22,7 @@ mod query;
 mod rollouts;
 mod rules;
 mod session;
+mod text;
 mod throttle;
 mod tree;
 mod turns;
@@ -90,8 +92,8 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/live", get(live::show))
         .route("/live/events", get(live::events))
         .route("/fleet", get(fleet::show))
-        .route("/policies", get(policies::show))
-        .route("/rules", get(rules::show))
+        .route("/policies", get(fleet::policies))
+        .route("/rules", get(fleet::rules))
         .route("/captures", post(fleet::capture))
         .route("/captures/{id}", get(fleet::download))
         .route("/rollouts", get(rollouts::show))

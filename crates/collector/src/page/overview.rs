@@ -8,8 +8,9 @@ use maud::{Markup, html};
 use store::{Agent, LossKind, Overview};
 
 use super::chart::{self, Axis};
-use super::fleet::{self, Presence};
+use super::fleet;
 use super::html as answer;
+use super::inventory::{Inventory, Presence, presence};
 use super::query::{PageQuery, RANGES};
 use super::session::Visitor;
 use super::view::{self, Answer, ago, empty, number, or_dash, plain};
@@ -83,7 +84,7 @@ fn cards(overview: &Overview, agents: &[Agent], range: &str) -> Markup {
     let (dropped, unwatched) = (lost(false), lost(true));
     let present = agents.iter().filter(|agent| !agent.is_ended);
     let known = present.clone().count();
-    let here = present.filter(|agent| fleet::presence(agent, now_ns()) == Presence::Reporting);
+    let here = present.filter(|agent| presence(agent, now_ns()) == Presence::Reporting);
     html! {
         div.cards {
             a.card href={ "/alerts?range=" (range) "&hidden=1" } { span { "Alerts" } b { (number(total)) } }
@@ -131,7 +132,7 @@ fn hosts(agents: &[Agent]) -> Markup {
         div.scroll { table.cards-on-phone {
             thead { tr { th { "Host" } th { "State" } th { "Layers" } th { "Seen" } } }
             tbody { @for agent in agents.iter().filter(|agent| !agent.is_ended).take(HOSTS) {
-                @let inventory = fleet::Inventory::of(agent);
+                @let inventory = Inventory::of(agent);
                 tr {
                     td.full { a.main href=(link("host", &agent.host, "")) { (fleet::name(agent)) } }
                     td { (fleet::state(agent, now_ns())) }

@@ -1,20 +1,14 @@
 //! Policies in force in the fleet: what is enforced by what, what is not, and why.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde_json::Value;
 use store::Agent;
 
-use super::fleet::{ENFORCERS, Inventory, Presence, clipped, presence};
-use super::html as answer;
-use super::query::PageQuery;
-use super::session::Visitor;
-use super::view::{self, Answer, empty, number, or_dash, plain, short};
-use crate::server::{Shared, now_ns};
+use super::inventory::{ENFORCERS, Inventory, Presence, clipped, presence};
+use super::text::{self, address, empty, number, or_dash, plain, short};
 
 /// Policies on the page; the API has what each agent says.
 const SHOWN: usize = 200;
@@ -173,7 +167,7 @@ impl InForce {
 
     /// Violations name no policy, so they are found by the hosts of its agents.
     fn violations(&self) -> Markup {
-        let link = |host: &str| PageQuery::default().link("/violations", &[("host", host)]);
+        let link = |host: &str| address("/violations", &[("host", host)]);
         html! {
             @match self.violations { Some(count) => (number(count)), None => span.soft { "not counted" } }
             @for host in self.hosts.iter().take(TEXTS) {
@@ -206,18 +200,17 @@ fn texts(counts: &Counts, agents: u64) -> Markup {
     }
 }
 
-/// `GET /policies`
-pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
-    let agents = shared.blocking(|store| store.agents()).await?;
-    let policies = Policies::of(&agents, now_ns());
+/// Returns the page of the policies of these agents.
+pub(super) fn page(agents: &[Agent], now_ns: i64) -> Markup {
+    let policies = Policies::of(agents, now_ns);
     let below = format!(
         "{} policies in force; {} agents without one, {} that do not name theirs",
         policies.in_force.len(),
         policies.without,
         policies.unnamed
     );
-    let body = html! {
-        (view::title("Policies", &below, &html! {}))
+    html! {
+        (text::title("Policies", &below, &html! {}))
         div.panel.flush {
             @if policies.in_force.is_empty() { (empty(
                 "No agent has a policy in force",
@@ -226,16 +219,12 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) ->
             )) } @else { (table(&policies)) }
         }
         @if policies.in_force.len() > SHOWN { p.soft { "The " (SHOWN) " policies of the most agents are shown." } }
-    };
-    Ok(answer(
-        StatusCode::OK,
-        view::page(&visitor, "/policies", "Policies", &body),
-    ))
+    }
 }
 
 fn table(policies: &Policies) -> Markup {
     let mut rows: Vec<_> = policies.in_force.iter().collect();
-    rows.sort_by_key(|(_, in_force)| std::cmp::Reverse(in_force.agents));
+    rows.sort_by_key(|(_, in_force)| Reverse(in_force.agents));
     html! { div.scroll { table.cards-on-phone {
         thead { tr {
             th { "Policy" } th.num { "Agents" } th { "Does" } th { "Enforced by" } th { "Not enforced in full" } th { "Violations" }

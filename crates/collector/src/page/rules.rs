@@ -2,20 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde_json::Value;
 use store::Agent;
 
-use super::fleet::{Inventory, clipped};
-use super::html as answer;
-use super::query::PageQuery;
-use super::session::Visitor;
-use super::view::{self, Answer, empty, number, or_dash, plain, short};
-use crate::server::Shared;
+use super::inventory::{Inventory, clipped};
+use super::text::{self, address, empty, number, or_dash, plain, short};
 
 /// Rules on the page, those that take the most time.
 const SHOWN: usize = 100;
@@ -129,19 +122,14 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// `GET /rules`
-pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
-    let agents = shared.blocking(|store| store.agents()).await?;
-    let rules = Rules::of(&agents);
-    let body = html! {
-        (view::title("Rules", "What is in force in the fleet, and what each rule takes", &html! {}))
+/// Returns the page of the rules of these agents.
+pub(super) fn page(agents: &[Agent]) -> Markup {
+    let rules = Rules::of(agents);
+    html! {
+        (text::title("Rules", "What is in force in the fleet, and what each rule takes", &html! {}))
         section.panel.flush { h2 { "Price of each rule" } (prices(&rules)) }
         section.panel.flush { h2 { "Rules in force" } (sets(&rules)) }
-    };
-    Ok(answer(
-        StatusCode::OK,
-        view::page(&visitor, "/rules", "Rules", &body),
-    ))
+    }
 }
 
 fn prices(rules: &Rules) -> Markup {
@@ -175,7 +163,7 @@ fn prices(rules: &Rules) -> Markup {
 }
 
 fn link(rule: &str) -> String {
-    PageQuery::default().link("/alerts", &[("rule", rule), ("hidden", "1")])
+    address("/alerts", &[("rule", rule), ("hidden", "1")])
 }
 
 fn sets(rules: &Rules) -> Markup {

@@ -18,8 +18,8 @@ use yaml::settings;
 use self::alert_facts::{AlertFacts, Ancestor};
 use crate::RuleFiles;
 use crate::attack::{Technique, is_id};
+use crate::clause_rows::{self, ClauseRow};
 use crate::described_event::{self, unusable};
-use crate::event_explanation::{self, ClauseRow};
 use crate::notes::{self, Note};
 use crate::silence::alert::{Alert, read_object};
 
@@ -111,7 +111,7 @@ pub fn evaluate(
 impl Evaluated {
     /// Returns the parts of the condition that decide its result.
     fn rows(&self) -> Vec<ClauseRow> {
-        event_explanation::rows(&self.clause)
+        clause_rows::rows(&self.clause)
     }
 }
 

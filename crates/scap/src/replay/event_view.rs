@@ -41,6 +41,7 @@ impl EventView<'_, '_> {
         let world = RecordedSystemInfo {
             state,
             caller,
+            thread_name: thread.name(caller),
             noted: self.noted,
             utc_offset: self.utc_offset,
             first_ns: self.first_ns,

@@ -20,6 +20,8 @@ pub(crate) struct RecordedSystemInfo<'s> {
     pub(crate) state: &'s State,
     /// Process of the event.
     pub(crate) caller: &'s ProcessEntry,
+    /// Name of the thread of the event, if the capture lists it under one of its own.
+    pub(crate) thread_name: Option<Comm>,
     pub(crate) noted: Option<&'s note::Call>,
     pub(crate) utc_offset: i32,
     pub(crate) first_ns: Option<u64>,
@@ -55,12 +57,20 @@ impl RecordedSystemInfo<'_> {
 }
 
 impl SystemInfo for RecordedSystemInfo<'_> {
+    // For Falco the name of a process is that of the thread that makes the call.
     fn comm(&self, process: &Process) -> Lookup<Comm> {
-        Lookup::Found(process.exec_name())
+        let is_caller = std::ptr::eq(Arc::as_ptr(&self.caller.process), process);
+        let of_thread = self.thread_name.filter(|_| is_caller);
+        Lookup::Found(of_thread.unwrap_or_else(|| process.exec_name()))
     }
 
-    // Other threads have no recorded state, and this program's notes omit it.
+    // Threads that the capture does not list have no recorded state, and this program's notes omit it.
     fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        let thread = self.state.peek(i64::from(tid.0));
+        let listed = thread.and_then(|thread| thread.name(self.state.process(thread.process)));
+        if let Some(name) = listed {
+            return Lookup::Found(name);
+        }
         if tid.0 == process.pid.0 && self.exact(process).is_none() {
             Lookup::Found(process.last_comm())
         } else {

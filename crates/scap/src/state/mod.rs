@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use event::{Container, DescriptorKind, Group, Role, User};
+use event::{Comm, Container, DescriptorKind, Group, Role, User};
 
 use crate::list::{DescriptorEntry, MachineInfo, ThreadEntry, UserEntry};
 use crate::read::Lists;
@@ -399,8 +399,11 @@ impl Lists for State {
             return;
         }
         let process = self.peek(entry.pid).map(|thread| thread.process);
-        if let Some(process) = process {
-            self.add_thread(entry.tid, process);
+        if let Some(process) = process
+            && let Some(slot) = self.add_thread(entry.tid, process)
+        {
+            let image = Arc::clone(&self.processes[process].image);
+            self.thread_slots[slot].listed = Some((Comm::new(entry.comm), image));
         }
     }
 
@@ -425,5 +428,34 @@ impl Lists for State {
             } => self.add_user(uid, name, home, shell),
             UserEntry::Group { gid, name } => self.add_group(gid, name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listed_thread_has_its_own_name_until_the_process_runs_another_program() {
+        let mut state = State::default();
+        let entry = |tid, comm: &'static [u8]| ThreadEntry {
+            tid,
+            pid: 7,
+            comm,
+            ..ThreadEntry::default()
+        };
+        Lists::thread(&mut state, &entry(7, b"java"));
+        Lists::thread(&mut state, &entry(8, b"GC Thread"));
+        let name = |state: &State, tid| {
+            let thread = state.peek(tid).expect("it is listed");
+            thread.name(state.process(thread.process))
+        };
+        // The process's name stands for the first thread.
+        assert!(name(&state, 7).is_none());
+        assert!(name(&state, 8) == Some(Comm::new(b"GC Thread")));
+        let process = state.peek(8).expect("it is listed").process;
+        let image = ProcessEntry::stranger(7).image;
+        state.processes[process].image = image;
+        assert!(name(&state, 8).is_none());
     }
 }

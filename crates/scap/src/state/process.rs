@@ -17,11 +17,25 @@ use crate::note::ExactProcess;
 pub(crate) struct Thread {
     pub(crate) tid: i64,
     pub(crate) process: usize,
+    /// Name in the list before the events, and the program that the process ran then.
+    pub(crate) listed: Option<(Comm, Arc<Image>)>,
 }
 
 impl Thread {
     pub(crate) fn new(tid: i64, process: usize) -> Self {
-        Self { tid, process }
+        Self {
+            tid,
+            process,
+            listed: None,
+        }
+    }
+
+    /// Returns the name that the list has for this thread of `process`; `None` for the first thread, for one that was
+    /// created later, after an exec, and in recordings of this program, which have the process's name.
+    pub(crate) fn name(&self, process: &ProcessEntry) -> Option<Comm> {
+        let (name, image) = self.listed.as_ref()?;
+        let is_valid = process.exact.is_none() && Arc::ptr_eq(image, &process.image);
+        is_valid.then_some(*name)
     }
 }
 
