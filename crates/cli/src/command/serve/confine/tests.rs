@@ -7,13 +7,13 @@ use policy::compile::landlock::{Entry, Profile};
 use super::*;
 
 #[derive(clap::Parser)]
-struct Words {
+struct Arguments {
     #[command(flatten)]
     serve: Serve,
 }
 
 fn serve(words: &[&str]) -> Serve {
-    Words::parse_from([&["serve"], words].concat()).serve
+    Arguments::parse_from([&["serve"], words].concat()).serve
 }
 
 fn needs(words: &[&str]) -> Needs {
