@@ -59,36 +59,25 @@ impl Announcer {
         message: &str,
         fields: Vec<(&'static str, AlertValue)>,
     ) -> ControlFlow<()> {
-        let is_falcos = journal::is_falcos();
+        // Whoever asks for the line in the log of this program gets it at the default level.
+        let (level, priority) = match journal::is_falcos() {
+            true => (Priority::Debug, Priority::Debug),
+            false => (Priority::Warning, Priority::Critical),
+        };
         if self.drops.does(DropAction::Log) {
-            // Whoever asks for the line in the log of this program gets it at the default level.
-            let level = if is_falcos {
-                Priority::Debug
-            } else {
-                Priority::Warning
-            };
             journal::say(level, message);
         }
         if self.drops.does(DropAction::Alert) {
             self.dispatcher.emit_internal(Internal {
                 rule: "Falco internal: syscall event drop",
-                priority: if is_falcos {
-                    Priority::Debug
-                } else {
-                    Priority::Critical
-                },
+                priority,
                 message: message.to_owned(),
                 fields,
             });
         }
         if self.drops.does(DropAction::Exit) {
-            if is_falcos {
-                journal::say(Priority::Critical, message);
-            }
-            journal::say(
-                Priority::Critical,
-                "exiting after dropped events (syscall_event_drops.actions)",
-            );
+            let why = "exiting after dropped events (syscall_event_drops.actions)";
+            journal::say(Priority::Critical, &format!("{why}: {message}"));
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())

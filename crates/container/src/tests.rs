@@ -191,10 +191,8 @@ fn a_pid_namespace_alone_makes_no_container() {
         (container.containment, container.id.clone())
     };
     let host = "host".to_owned();
-    assert_eq!(
-        found(&["-p", "sleep", "30"]),
-        (Containment::Host, host.clone())
-    );
+    let expected = (Containment::Host, host.clone());
+    assert_eq!(found(&["-p", "sleep", "30"]), expected);
     // A container has such mounts too, until it changes its root, or such groups. Its fields are those of the host.
     for namespaces in ["-pm", "-pC"] {
         let expected = (Containment::Unknown, host.clone());
