@@ -290,13 +290,16 @@ impl Containers {
             return Arc::new(self.describe_known(known, &blind, &blind));
         }
         // An engine has put the agent into that group, which does not tell its containers from the host.
-        if self.agent_on_host && cgroup == self.own.cgroup {
+        if self.agent_on_host && cgroup == self.own.cgroup && identify(cgroup).is_some() {
             return Arc::new(Container::unknown());
         }
         if let Some(identity) = identify(cgroup) {
             let mut container = identity.into_container();
             self.describe_by_registry(&mut container);
             return Arc::new(container);
+        }
+        if self.agent_on_host {
+            return Arc::new(seemingly_on_host());
         }
         let inside = self.own_container.containment == Containment::Known;
         if inside && cgroup == self.own.cgroup {
