@@ -29,7 +29,7 @@ const WORKLOAD: &str =
 const OF_ROUND: u64 = 400;
 
 /// A collector, and agents that use one spool one after the other.
-struct Site {
+struct Setup {
     scratch: Scratch,
     collector: Collector,
     reader: String,
@@ -44,7 +44,7 @@ enum Attack {
     Run,
 }
 
-impl Site {
+impl Setup {
     fn new() -> Self {
         let scratch = Scratch::new();
         let store = scratch.path().join("c.db");
@@ -187,7 +187,7 @@ fn numbers_in(spool: &Path) -> Vec<u64> {
 
 /// Kills agents at random while they send, and counts: what was on their disks is stored, and nothing is stored twice.
 fn kill_rounds(rounds: u64) {
-    let site = Site::new();
+    let setup = Setup::new();
     let (mut spooled, mut killed, mut random) = (Vec::new(), 0, 0x9e37_79b9_u64);
     for round in 0..rounds {
         // A xorshift generator: the same moments in each run.
@@ -200,7 +200,7 @@ fn kill_rounds(rounds: u64) {
             Attack::Agent
         };
         let pause = Duration::from_micros(random % 250_000);
-        let is_killed = site.round(round * OF_ROUND, attack, pause, &mut spooled);
+        let is_killed = setup.round(round * OF_ROUND, attack, pause, &mut spooled);
         killed += u64::from(is_killed);
     }
     assert!(
@@ -208,13 +208,13 @@ fn kill_rounds(rounds: u64) {
         "only {killed} agents of {rounds} were killed"
     );
     // One that nobody kills sends what the others left.
-    let mut last = site.run(rounds * OF_ROUND);
+    let mut last = setup.run(rounds * OF_ROUND);
     until("the spool is empty", || {
-        numbers_in(&site.path("spool")).is_empty()
+        numbers_in(&setup.path("spool")).is_empty()
     });
     last.kill().expect("it runs");
     last.wait().expect("it is our child");
-    let stored = site.stored();
+    let stored = setup.stored();
     let twice: Vec<_> = stored.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "stored more than once: {twice:?}");
     let lost: Vec<_> = spooled

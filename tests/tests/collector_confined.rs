@@ -1,15 +1,16 @@
 //! `tollgate serve` confines itself: what an attacker would do in its process is really done there and fails, what the
 //! collector needs goes on, and `--no-confine` lets the same through.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use abi::{Errno, Syscall};
 use e2e::collector::{Collector, get, token};
 use e2e::injection::Injection;
-use e2e::{Scratch, program};
+use e2e::{Scratch, program, until};
 use rustix::fs::OFlags;
 
 const CURRENT_FOLDER: u64 = (-100_i64).cast_unsigned();
@@ -182,6 +183,7 @@ fn dangerous_calls_are_denied(inside: &Injection) {
         "io_uring_setup",
         "keyctl",
         "kexec_load",
+        "memfd_create",
         "mount",
         "open_by_handle_at",
         "perf_event_open",
@@ -325,4 +327,37 @@ fn a_collector_says_which_enforcers_do_not_work_and_uses_the_others() {
             "{call}: {said}"
         );
     }
+}
+
+/// As on each boot, after which /run is empty.
+#[test]
+fn a_socket_is_made_with_its_folder() {
+    let scratch = Scratch::new();
+    let socket = scratch.path().join("run/c.sock");
+    let listen = format!("unix://{}", socket.display());
+    let store = format!("sqlite:{}", scratch.path().join("store/c.db").display());
+    let serve = Command::new(program())
+        .args([
+            "serve",
+            "--insecure",
+            "--listen",
+            &listen,
+            "--store",
+            &store,
+        ])
+        .stderr(Stdio::null())
+        .spawn();
+    let _serve = Running(serve.expect("it starts"));
+    let mut answer = String::new();
+    until("it answers", || {
+        let Ok(mut stream) = UnixStream::connect(&socket) else {
+            return false;
+        };
+        let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("it reads");
+        answer.clear();
+        stream.read_to_string(&mut answer).expect("it answers");
+        true
+    });
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

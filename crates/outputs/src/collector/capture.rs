@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::link::Order;
-use super::{CollectorChannel, Turn};
+use super::{CollectorChannel, SendTime};
 use crate::report::{CaptureProgress, CaptureSource};
 
 /// Size of a part in bytes.
@@ -71,7 +71,7 @@ impl CollectorChannel {
 
     /// Sends a capture that is over, or the parts for which the turn has time. What has arrived before an interruption is not sent
     /// again: the collector says which part it expects. Returns false if there are more parts.
-    pub(super) fn send_capture(&mut self, turn: Turn) -> io::Result<bool> {
+    pub(super) fn send_capture(&mut self, turn: SendTime) -> io::Result<bool> {
         let Some(source) = self.reports.captures().cloned() else {
             return Ok(true);
         };
@@ -106,7 +106,7 @@ impl CollectorChannel {
         source: &dyn CaptureSource,
         id: u64,
         parts: usize,
-        turn: Turn,
+        turn: SendTime,
     ) -> io::Result<Parts> {
         let began = Instant::now();
         if self.sending.id != id {
@@ -120,7 +120,7 @@ impl CollectorChannel {
             if number >= parts {
                 return Ok(Parts::All);
             }
-            if turn == Turn::Short && began.elapsed() >= self.turn {
+            if turn == SendTime::Bounded && began.elapsed() >= self.turn {
                 return Ok(Parts::More);
             }
             let part = source.read(number * PART, PART);

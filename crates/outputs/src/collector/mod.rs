@@ -79,11 +79,11 @@ struct CollectorOptions {
 
 /// How long records are sent before alerts that came meanwhile are written to disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum SendTime {
     /// For [`TURN`], with one request at least, and the one under way.
-    Short,
+    Bounded,
     /// Until there are no more: no alerts come any more.
-    Long,
+    Unbounded,
 }
 
 /// Sends alerts to a collector. What is delivered is acknowledged; what is not waits in a spool on disk, also
@@ -180,7 +180,7 @@ impl CollectorChannel {
     }
 
     /// Sends what waits until it is acknowledged, or sending fails, or the turn is over. Returns false in that last case.
-    fn send_records(&mut self, turn: Turn) -> io::Result<bool> {
+    fn send_records(&mut self, turn: SendTime) -> io::Result<bool> {
         let Some(spool) = &mut self.spool else {
             return Ok(true);
         };
@@ -196,7 +196,7 @@ impl CollectorChannel {
                 return Ok(true);
             };
             // The first one goes in any case: reading it may have taken the whole turn, on a slow disk.
-            let is_over = turn == Turn::Short && began.elapsed() >= self.turn;
+            let is_over = turn == SendTime::Bounded && began.elapsed() >= self.turn;
             if is_over && !std::mem::take(&mut is_first) {
                 return Ok(false);
             }
@@ -279,7 +279,7 @@ impl CollectorChannel {
     }
 
     /// Shows a sign of life if one is due, sends what waits and a capture, and plans the next attempt after a failure.
-    fn attempt(&mut self, turn: Turn) {
+    fn attempt(&mut self, turn: SendTime) {
         let known = self
             .spool()
             .map(|_spool| ())
@@ -327,10 +327,10 @@ impl CollectorChannel {
         if !self.pause.is_zero() {
             // After a failure.
             if now >= self.next_attempt {
-                self.attempt(Turn::Short);
+                self.attempt(SendTime::Bounded);
             }
         } else if now >= self.held_until {
-            self.attempt(Turn::Short);
+            self.attempt(SendTime::Bounded);
         } else {
             self.next_attempt = self.next_attempt.min(self.held_until);
         }
@@ -379,7 +379,11 @@ impl Channel for CollectorChannel {
             // Nothing more happens: what there is is the capture.
             source.end();
         }
-        self.attempt(if everything { Turn::Long } else { Turn::Short });
+        self.attempt(if everything {
+            SendTime::Unbounded
+        } else {
+            SendTime::Bounded
+        });
         if !everything || self.pause.is_zero() || self.wait() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! The collector confines itself: its options become a policy, which the enforcers of this machine put in force before the
 //! store is open and before any other thread runs.
 
+mod calls;
 mod needs;
 
 use std::collections::BTreeSet;
@@ -16,181 +17,12 @@ use policy::{EnforcerKind, Policy};
 use probe::Support;
 use serve::Address;
 
+use self::calls::{HARDENING, KEPT, push_calls};
 use self::needs::Needs;
 use super::args::Serve;
 
 /// Name of the policy in messages.
 const POLICY_NAME: &str = "policy of tollgate serve";
-
-/// Built-in rules that hold for every collector.
-const HARDENING: [&str; 7] = [
-    "disallow-create-user-ns",
-    "disallow-insmod",
-    "disallow-load-all-bpf-prog",
-    "disallow-load-bpf-via-setsockopt",
-    "disallow-mount",
-    "disallow-umount",
-    "disallow-userfaultfd-creation",
-];
-
-/// Capabilities that root keeps: to read keys and open a store of another user, whose owner SQLite gives its log, and to
-/// listen on a port below 1024.
-const KEPT: [&str; 5] = [
-    "chown",
-    "dac_override",
-    "dac_read_search",
-    "fowner",
-    "net_bind_service",
-];
-
-/// Calls that no collector makes, whatever its options are.
-const CALLS: [&[&str]; 6] = [
-    // Other programs, and processes.
-    &[
-        "execve",
-        "execveat",
-        "fork",
-        "vfork",
-        "kcmp",
-        "pidfd_getfd",
-        "process_madvise",
-        "process_vm_readv",
-        "process_vm_writev",
-        "ptrace",
-    ],
-    // The kernel.
-    &[
-        "add_key",
-        "bpf",
-        "fanotify_init",
-        "io_uring_enter",
-        "io_uring_register",
-        "io_uring_setup",
-        "keyctl",
-        "perf_event_open",
-        "request_key",
-        "syslog",
-    ],
-    // Namespaces, and files by another way than their path.
-    &[
-        "chroot",
-        "fsmount",
-        "fsopen",
-        "mount",
-        "move_mount",
-        "name_to_handle_at",
-        "open_by_handle_at",
-        "pivot_root",
-        "setns",
-        "umount2",
-        "unshare",
-    ],
-    // The machine.
-    &[
-        "acct",
-        "adjtimex",
-        "clock_adjtime",
-        "clock_settime",
-        "ioperm",
-        "iopl",
-        "modify_ldt",
-        "personality",
-        "quotactl",
-        "reboot",
-        "setdomainname",
-        "sethostname",
-        "settimeofday",
-        "swapoff",
-        "swapon",
-        "vhangup",
-    ],
-    // Other users, and devices.
-    &[
-        "mknod",
-        "mknodat",
-        "setfsgid",
-        "setfsuid",
-        "setgid",
-        "setgroups",
-        "setregid",
-        "setresgid",
-        "setresuid",
-        "setreuid",
-        "setuid",
-    ],
-    // What Landlock leaves of files that are not granted: owner, times and attributes.
-    &[
-        "chown",
-        "fchownat",
-        "lchown",
-        "lremovexattr",
-        "lsetxattr",
-        "removexattr",
-        "setxattr",
-        "utime",
-        "utimensat",
-        "utimes",
-    ],
-];
-
-/// Calls that are refused by what is in a register, as the list `args` of the runtime specification writes it.
-const CALLS_WITH: [(&str, &str); 10] = [
-    // A process: a thread shares its memory with its maker.
-    (
-        "clone",
-        "{index: 0, value: 0x10000, valueTwo: 0, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    // Memory that is written and executed, and such that becomes executable.
-    (
-        "mmap",
-        "{index: 2, value: 6, valueTwo: 6, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "mprotect",
-        "{index: 2, value: 4, valueTwo: 4, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "pkey_mprotect",
-        "{index: 2, value: 4, valueTwo: 4, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    // Multipath TCP and TCP fast open, whose ports Landlock does not look at.
-    (
-        "socket",
-        "{index: 2, value: 0xffffffff, valueTwo: 262, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "sendto",
-        "{index: 3, value: 0x20000000, valueTwo: 0x20000000, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "sendmsg",
-        "{index: 2, value: 0x20000000, valueTwo: 0x20000000, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "sendmmsg",
-        "{index: 3, value: 0x20000000, valueTwo: 0x20000000, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    // TIOCSTI and TIOCLINUX: input for the shell outside.
-    (
-        "ioctl",
-        "{index: 1, value: 0xffffffff, valueTwo: 0x5412, op: SCMP_CMP_MASKED_EQ}",
-    ),
-    (
-        "ioctl",
-        "{index: 1, value: 0xffffffff, valueTwo: 0x541c, op: SCMP_CMP_MASKED_EQ}",
-    ),
-];
-
-/// Tests of the families of sockets that no collector has: all but Unix (1), IPv4 (2), IPv6 (10) and netlink (16).
-const FAMILIES: [&str; 4] = [
-    "{index: 0, value: 1, op: SCMP_CMP_LT}",
-    "{index: 0, value: 3, op: SCMP_CMP_GE}, {index: 0, value: 9, op: SCMP_CMP_LE}",
-    "{index: 0, value: 11, op: SCMP_CMP_GE}, {index: 0, value: 15, op: SCMP_CMP_LE}",
-    "{index: 0, value: 17, op: SCMP_CMP_GE}",
-];
-/// The same of Unix sockets that are not a pair, and of netlink.
-const UNIX: &str = "{index: 0, value: 1, op: SCMP_CMP_EQ}";
-const NETLINK: &str = "{index: 0, value: 16, op: SCMP_CMP_EQ}";
 
 const DOCTOR: &str =
     "`tollgate doctor` shows which enforcers work here; --no-confine starts without them";
@@ -227,14 +59,21 @@ pub(super) fn confine(args: &Serve, listen: &Address) -> Result<String, Failure>
         false => Vec::new(),
     };
     let alone: String = needs.alone.iter().map(|file| said_alone(file)).collect();
-    Ok([describe(&needs, &report, lacks), missing, alone].concat())
+    let wide: String = needs.wide.iter().map(|folder| said_wide(folder)).collect();
+    Ok([describe(&needs, &report, lacks), missing, alone, wide].concat())
 }
 
 /// Refuses to go on if there are threads that the policy would not reach.
 fn has_one_thread() -> Result<(), Failure> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     match threads {
-        Ok(1) | Err(_) => Ok(()),
+        Ok(1) => Ok(()),
+        Err(error) => {
+            let message =
+                format!("cannot confine the collector: cannot read /proc/self/task: {error}");
+            Err(Failure::new(Exit::Unsupported, message)
+                .help("mount /proc, or start with --no-confine"))
+        }
         Ok(number) => {
             let message = format!("cannot confine the collector: {number} threads run already");
             Err(Failure::new(Exit::Internal, message).help("report this as a defect"))
@@ -316,40 +155,6 @@ fn push_network(text: &mut String, needs: &Needs) {
         text,
         "        egress:\n          toDestinations:\n          - {{qualifiers: [deny], ports: [{ranges}]}}"
     );
-}
-
-fn push_calls(text: &mut String, needs: &Needs) {
-    let _ = writeln!(text, "    syscallRawRules:");
-    let mut refuse = |names: &str, args: &str| {
-        let args = match args {
-            "" => String::new(),
-            args => format!(", args: [{args}], argsMatch: all"),
-        };
-        let _ = writeln!(
-            text,
-            "    - {{names: [{names}], action: SCMP_ACT_ERRNO{args}}}"
-        );
-    };
-    for names in CALLS {
-        refuse(&names.join(", "), "");
-    }
-    for (name, args) in CALLS_WITH {
-        refuse(name, args);
-    }
-    for family in FAMILIES {
-        refuse("socket", family);
-    }
-    if !needs.has_names {
-        refuse("socket", NETLINK);
-    }
-    if !needs.has_sockets {
-        refuse("socket", UNIX);
-        // The mode of the socket of `--listen unix://` is set by its path.
-        refuse("chmod, fchmodat, fchmodat2", "");
-        if needs.connects.is_empty() {
-            refuse("connect", "");
-        }
-    }
 }
 
 /// The ports besides these, as ranges.
@@ -455,6 +260,14 @@ fn said_alone(file: &Path) -> String {
     format!(
         "tollgate: warning: a new {file} is not read before a restart: {folder} has files of others\n  \
          help: put it into a folder of its own, where it may be replaced at any time\n"
+    )
+}
+
+fn said_wide(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "tollgate: warning: whoever takes the collector may write the files of others in {folder}: the store or the socket is there\n  \
+         help: put it into a folder of its own\n"
     )
 }
 

@@ -31,6 +31,12 @@ pub(super) fn serve(args: Serve) -> Outcome {
     if let Some(folder) = args.store.place.own_folder() {
         create(folder).map_err(|error| cannot_create(folder, &error))?;
     }
+    if let Address::Unix(socket) = &listen
+        && let Some(folder) = socket.parent()
+    {
+        // Afterwards no folder is made outside of those that there are.
+        std::fs::create_dir_all(folder).map_err(|error| cannot_create(folder, &error))?;
+    }
     // Before the store starts threads.
     let confined = confine(&args, &listen)?;
     let store = open(&args.store.place, true)?;

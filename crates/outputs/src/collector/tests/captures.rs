@@ -43,7 +43,7 @@ fn alerts_have_arrived_even_if_a_capture_does_not() {
         .expect("delivered");
     assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
     assert!(!channel.pause.is_zero(), "the capture is tried again");
-    channel.attempt(Turn::Short);
+    channel.attempt(SendTime::Bounded);
     let got = fake.got.lock().expect("no panic").len();
     assert_eq!(got, statuses.len());
     assert_eq!(channel.receiver_notice(), None);

@@ -14,7 +14,7 @@ use store::{Needs as Server, PostgresStore, StoreError};
 use super::super::args::{Serve, StorePlace};
 
 /// Folders that hold the files of others, too. Of these, no more than the file that an option names is granted.
-const WIDE: [&str; 22] = [
+pub(super) const WIDE: [&str; 22] = [
     "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt",
     "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib",
     "/var/tmp",
@@ -81,6 +81,8 @@ pub(super) struct Needs {
     pub(super) files: BTreeMap<String, bool>,
     /// Files of folders that belong to others, too.
     pub(super) alone: BTreeSet<PathBuf>,
+    /// Folders with files of others that are written.
+    pub(super) wide: BTreeSet<PathBuf>,
     /// The TCP port to listen on; `None` with a socket in the file system.
     pub(super) listens: Option<u16>,
     /// TCP ports to connect to.
@@ -89,6 +91,8 @@ pub(super) struct Needs {
     pub(super) has_sockets: bool,
     /// Names are looked up by DNS.
     pub(super) has_names: bool,
+    /// Names are looked up, and be it in a file, for which older C libraries load a library.
+    has_hosts: bool,
 }
 
 impl Needs {
@@ -109,13 +113,11 @@ impl Needs {
             needs.connects.extend([port.unwrap_or(HTTPS), HTTPS]);
             needs.look_up(host);
         }
-        let named = [
-            &args.tls_cert,
-            &args.tls_key,
-            &args.agent_ca,
-            &args.agent_crl,
-            &args.login.oidc_ca,
-        ];
+        // Read once.
+        for file in [&args.tls_cert, &args.tls_key].into_iter().flatten() {
+            needs.read(file, false)?;
+        }
+        let named = [&args.agent_ca, &args.agent_crl, &args.login.oidc_ca];
         for file in named.into_iter().flatten() {
             needs.read_around(file)?;
         }
@@ -125,6 +127,8 @@ impl Needs {
         needs.add_rules()?;
         if needs.has_names {
             needs.connects.insert(DNS);
+        }
+        if needs.has_names || needs.has_hosts {
             needs.read_all(&LIBRARIES)?;
         }
         Ok(needs)
@@ -229,8 +233,9 @@ impl Needs {
     /// Notes a host that has to be looked up. `localhost` is in /etc/hosts, or nobody asks a server about it.
     fn look_up(&mut self, host: &str) {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let is_known = bare.parse::<IpAddr>().is_ok() || bare.eq_ignore_ascii_case("localhost");
-        self.has_names |= !is_known;
+        let is_number = bare.parse::<IpAddr>().is_ok();
+        self.has_hosts |= !is_number;
+        self.has_names |= !is_number && !bare.eq_ignore_ascii_case("localhost");
     }
 
     fn read_all(&mut self, patterns: &[&str]) -> Result<(), Failure> {
@@ -272,7 +277,7 @@ impl Needs {
             let resolved = folder.canonicalize();
             // A folder that does not exist grants nothing, and is not named by an option that is good.
             let Ok(resolved) = resolved else { continue };
-            match WIDE.iter().any(|wide| resolved == Path::new(wide)) {
+            match is_wide(&resolved) {
                 false => self.add_folder(&resolved, false)?,
                 true if path.exists() => {
                     self.alone.insert(path.clone());
@@ -284,7 +289,18 @@ impl Needs {
         Ok(())
     }
 
+    /// Writes a folder: SQLite makes files beside the store, and a socket is made.
     fn write_folder(&mut self, folder: &Path) -> Result<(), Failure> {
+        if let Ok(real) = folder.canonicalize() {
+            if real == Path::new("/") {
+                let message = "cannot confine the collector: its store or its socket is in /, so everything would be granted";
+                return Err(Failure::new(Exit::BadInput, message)
+                    .help("put it into a folder of its own, or start with --no-confine"));
+            }
+            if is_wide(&real) {
+                self.wide.insert(real);
+            }
+        }
         self.add_folder(folder, true)
     }
 
@@ -300,6 +316,13 @@ impl Needs {
     fn add(&mut self, pattern: String, writes: bool) {
         *self.files.entry(pattern).or_default() |= writes;
     }
+}
+
+/// Returns true if a folder holds files of others, too: one of the system, or a home.
+fn is_wide(folder: &Path) -> bool {
+    let is_home = folder.parent() == Some(Path::new("/home"))
+        || std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
+    is_home || WIDE.iter().any(|wide| folder == Path::new(wide))
 }
 
 fn wrong_url(error: &StoreError) -> Failure {

@@ -52,8 +52,10 @@ fn the_policy_of_each_kind_of_options_compiles_without_a_message() {
         let policy = compiled(&needs(words));
         let denied = policy::compile::seccomp::Profile::compile(&policy);
         for call in [
+            "clone3",
             "execve",
             "execveat",
+            "memfd_create",
             "ptrace",
             "bpf",
             "keyctl",
@@ -139,4 +141,118 @@ fn a_path_that_no_policy_can_name_is_refused() {
         "{}",
         refused.render()
     );
+}
+
+/// Calls by which a process of this kind of needs changes the attributes of a file by its path.
+fn attribute_calls(words: &[&str]) -> Vec<&'static str> {
+    let policy = compiled(&needs(words));
+    let denied = policy::compile::seccomp::Profile::compile(&policy);
+    let changes = |call: &abi::Syscall| {
+        let name = call.name();
+        let is_change = ["chmod", "chown", "utime", "xattr", "setattr"]
+            .iter()
+            .any(|part| name.contains(part));
+        let is_read = ["get", "list"].iter().any(|part| name.contains(part));
+        let has_path = call.args().iter().any(|arg| arg.name == "path");
+        is_change && !is_read && has_path
+    };
+    let allowed = |call: &abi::Syscall| {
+        // One that only 32-bit programs have is the call that it does the same as.
+        let rule = denied.decide(call.base(), &[0; 6]);
+        !rule.is_some_and(|rule| rule.action.denies())
+    };
+    let calls = abi::Syscall::all().filter(changes).filter(allowed);
+    calls.map(|call| call.name()).collect()
+}
+
+#[test]
+fn no_call_changes_the_attributes_of_a_file_by_its_path_but_the_mode_of_a_socket() {
+    for words in [
+        &[][..],
+        &["--store", "postgres:///d?host=/run/postgresql&user=u"],
+        &QUEUE,
+    ] {
+        assert_eq!(attribute_calls(words), Vec::<&str>::new(), "{words:?}");
+    }
+    let socket = attribute_calls(&["--listen", "unix:///run/x/x.sock"]);
+    assert_eq!(socket, ["chmod", "fchmodat", "fchmodat2"]);
+}
+
+/// The protocols up to those that the rules know, and some beyond: DCCP, SCTP, UDP-Lite, raw, SMC, multipath TCP.
+fn protocols() -> impl Iterator<Item = u64> {
+    (0..=20).chain([33, 132, 136, 255, 256, 262, 263, u64::MAX])
+}
+
+/// Every socket that a collector can make, besides those that the kernel does not have: a stream of UDP, datagrams of TCP.
+#[test]
+fn no_socket_but_tcp_udp_unix_and_netlink_can_be_made() {
+    const SOCKET: &str = "socket";
+    let call = abi::Syscall::from_name(SOCKET).expect("a call");
+    for (words, families, has_udp) in [
+        (&[][..], &[2, 10][..], false),
+        (
+            &["--store", "postgres:///d?host=/run/postgresql&user=u"],
+            &[1, 2, 10],
+            false,
+        ),
+        (&QUEUE, &[2, 10, 16], true),
+    ] {
+        let policy = compiled(&needs(words));
+        let profile = policy::compile::seccomp::Profile::compile(&policy);
+        for (family, kind) in (0..64).flat_map(|family| (0..16).map(move |kind| (family, kind))) {
+            for (flags, protocol) in [0, 0x800, 0x8_0000]
+                .into_iter()
+                .flat_map(|flags| protocols().map(move |protocol| (flags, protocol)))
+            {
+                let args = [family, kind | flags, protocol, 0, 0, 0];
+                let rule = profile.decide(call, &args);
+                if rule.is_some_and(|rule| rule.action.denies()) {
+                    continue;
+                }
+                let is_udp = kind == 2 && matches!(family, 2 | 10);
+                let is_known = match family {
+                    2 | 10 => matches!((kind, protocol), (1 | 2, 0 | 6 | 17)),
+                    _ => matches!((kind, protocol), (1..=3, 0 | 6 | 17)),
+                };
+                assert!(
+                    families.contains(&family) && is_known && (has_udp || !is_udp || protocol == 6),
+                    "{words:?}: {family} {kind:#x} {flags:#x} {protocol}"
+                );
+            }
+        }
+        // The ones that it needs.
+        for family in [2, 10] {
+            let args = [family, 0x8_0801, 0, 0, 0, 0];
+            let rule = profile.decide(call, &args);
+            assert!(!rule.is_some_and(|rule| rule.action.denies()), "{family}");
+        }
+    }
+}
+
+#[test]
+fn folders_with_files_of_others_are_written_with_a_warning_and_the_root_is_not() {
+    let store = |folder: &Path| format!("sqlite:{}", folder.join("c.db").display());
+    for wide in super::needs::WIDE.map(Path::new) {
+        if !wide.is_dir() || wide.canonicalize().ok().as_deref() != Some(wide) {
+            continue;
+        }
+        let args = serve(&["--store", &store(wide)]);
+        let listen = Address::parse(&args.listen).expect("an address");
+        match (Needs::of(&args, &listen), wide == Path::new("/")) {
+            (Err(refused), true) => assert!(refused.render().contains("--no-confine")),
+            (Ok(needs), false) => assert!(needs.wide.contains(wide), "{}", wide.display()),
+            (result, _) => panic!("{}: {result:?}", wide.display()),
+        }
+        // A file there is granted alone.
+        let file = wide.join("no-such-file.pem").display().to_string();
+        let alone = needs(&["--agent-ca", &file]);
+        let pattern = format!("{}/**", wide.display());
+        assert!(
+            alone
+                .files
+                .get(&pattern)
+                .is_none_or(|_| pattern.starts_with("/lib")),
+            "{wide:?}"
+        );
+    }
 }
