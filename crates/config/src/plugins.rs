@@ -80,7 +80,7 @@ impl PluginSettings {
     /// Returns the most memory of the process of a source in bytes; `None` for any.
     #[must_use]
     pub fn memory(&self) -> Option<u64> {
-        (self.memory_mib > 0).then(|| self.memory_mib << 20)
+        (self.memory_mib > 0).then_some(self.memory_mib << 20)
     }
 }
 

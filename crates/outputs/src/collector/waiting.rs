@@ -58,7 +58,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         let mut spool = Spool::open(folder.path(), 1 << 20).expect("a spool");
         let now: Timestamp = "2026-11-30T00:10:00Z".parse().expect("a time");
-        let mut waiting = |spool: &mut Spool| Waiting::at(spool, now).expect("readable");
+        let waiting = |spool: &mut Spool| Waiting::at(spool, now).expect("readable");
         let empty = waiting(&mut spool);
         assert_eq!((empty.records, empty.oldest_seconds), (0, None));
         let alert = |time: &str| format!(r#"{{"time":"{time}","rule":"r"}}"#);

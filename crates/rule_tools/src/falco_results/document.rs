@@ -35,7 +35,7 @@ impl Documents {
     /// Returns the item at a position; `None` if the position is before all items.
     pub(super) fn item(&self, at: &Location) -> Option<&Node> {
         let items = self.of_file(&at.file).iter().flat_map(items);
-        items.filter(|item| starts(item, at)).last()
+        items.rev().find(|item| starts(item, at))
     }
 
     /// Returns the definition of a rule or macro.

@@ -119,7 +119,7 @@ fn a_capture_takes_turns_with_alerts_and_goes_on_where_it_was() {
     let mut channel = open(&fixture);
     channel.turn = TURN;
     let slot = ReportSlot::default();
-    slot.take_captures(Arc::new(Over(3 * 512 << 10)));
+    slot.take_captures(Arc::new(Over(3 * (512 << 10))));
     channel.keep_reports(&slot);
     let lines = || {
         let got = fake.got.lock().expect("no panic");
