@@ -71,6 +71,9 @@ const QUESTIONS: usize = 4;
 /// Time limit for a turn to upload, download or decode.
 const TURN: Duration = Duration::from_secs(20);
 
+/// Time limit for a turn to evaluate the rule of an alert: whoever looks at the alert waits for the rest of it meanwhile.
+const EXPLANATION_TURN: Duration = Duration::from_secs(2);
+
 /// Interval of retention.
 const PRUNE: Duration = Duration::from_secs(300);
 
@@ -195,8 +198,15 @@ impl Shared {
 
     /// Waits for a turn to evaluate the rule of an alert.
     pub(crate) async fn explanation_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        let crowded = "too many alerts are looked at at the same time; ask again";
-        self.turn_of(&self.explanations, crowded).await
+        let turn = Arc::clone(&self.explanations).acquire_owned();
+        match tokio::time::timeout(EXPLANATION_TURN, turn).await {
+            Ok(Ok(turn)) => Ok(turn),
+            // The page goes without it, so this counts as no refused request.
+            Ok(Err(_)) | Err(_) => Err(Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many alerts are looked at at the same time; look at this one again",
+            )),
+        }
     }
 
     async fn turn_of(

@@ -3,14 +3,16 @@
 mod started;
 mod visitor;
 
-use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use collector::{AlertToExplain, ClauseValue, MatchedClause, MatchedRule};
 use serde_json::{Value, json};
 use store::{NewBundle, Scope};
 
 use self::started::Started;
-use self::visitor::{HOSTILE, alert};
+use self::visitor::{Answer, HOSTILE, alert};
 
 /// Answers what an attacker could have written, for rules that begin with `known`.
 fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
@@ -18,6 +20,7 @@ fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
     let rule = alert["rule"].as_str().unwrap_or_default();
     match rule {
         "unknown" => return Ok(None),
+        "defect" => panic!("for the test"),
         "broken" => return Err(format!("the rules cannot be read: {}", HOSTILE[0])),
         _ => {}
     }
@@ -37,6 +40,7 @@ fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
         holds: None,
         inferred: Some(rule.to_owned()),
         digests: vec![digest.to_owned()],
+        is_of_bundle: asked.bundle.is_some(),
     }))
 }
 
@@ -87,7 +91,7 @@ fn an_alert_says_why_each_clause_matched_or_why_that_is_not_known() {
         (
             json!({"rules": "sha256:own"}),
             "known",
-            "which the agent has, too",
+            "which the agent has now, too",
         ),
         (json!({"rules": "sha256:else"}), "known", "other rules"),
         (
@@ -126,6 +130,57 @@ fn an_alert_says_why_each_clause_matched_or_why_that_is_not_known() {
     let page = browser.get(&format!("/alerts/{}", rows.len() + 1)).text;
     assert!(page.contains("Policy violation"), "{page}");
     assert!(!page.contains("Why each clause"), "{page}");
+}
+
+#[test]
+fn an_alert_is_shown_without_an_explanation_that_fails_or_has_no_turn() {
+    let (begin, began) = channel();
+    let (end, ended) = channel::<()>();
+    let ended = Mutex::new(ended);
+    let fixture = started::start(|settings| {
+        settings.propose = Some(Arc::new(|_alert| Err("no exception".to_owned())));
+        settings.explain = Some(Arc::new(move |asked: AlertToExplain<'_>| {
+            if asked.alert.contains("slow") {
+                begin.send(()).expect("the test waits");
+                // Fails as soon as the test has dropped its end.
+                let _ended = ended.lock().expect("no panic").recv();
+            }
+            explain(asked)
+        }));
+    });
+    for rule in ["defect", "slow", "known"] {
+        let secret = agent(&fixture, &json!({}));
+        raise(&fixture, &secret, rule);
+    }
+    let browser = fixture.user("ann", Scope::Operator);
+    let shows = |answer: Answer, rule: &str, problem: &str| {
+        let text = answer.text;
+        assert_eq!(answer.status, 200, "{text}");
+        for part in [rule, "As the sender wrote it", "cannot be evaluated now: "] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(text.contains(problem), "{text}");
+    };
+    shows(browser.get("/alerts/1"), "defect", "has a defect");
+    let proposed = browser.post("/alerts/1/exception", &[]);
+    assert!(proposed.text.contains("no exception"), "{}", proposed.text);
+    shows(proposed, "defect", "has a defect");
+    std::thread::scope(|scope| {
+        let slow = [(); 2].map(|()| scope.spawn(|| browser.get("/alerts/2")));
+        for _ in &slow {
+            began
+                .recv_timeout(Duration::from_secs(30))
+                .expect("it begins");
+        }
+        shows(browser.get("/alerts/3"), "known", "too many alerts");
+        drop(end);
+        for page in slow {
+            let page = page.join().expect("it answers");
+            assert!(page.text.contains("proc.name = slow"), "{}", page.text);
+        }
+    });
+    let page = browser.get("/alerts/3").text;
+    assert!(page.contains("proc.name = known"), "{page}");
 }
 
 #[test]

@@ -62,37 +62,57 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
         ));
     };
     let tracer = Tracer::new(ruleset, rule);
-    let mut wrong = None;
-    // Only the best is kept: a sender decides how long the values of an alert are.
-    let mut best: Option<(u8, SyntheticEvent)> = None;
+    let kinds: Vec<_> = EventKind::all()
+        .filter(|kind| tracer.concerns(*kind))
+        .collect();
+    let Some(first) = kinds.first() else {
+        return Err(missing("its rule uses no event type", "check the rule"));
+    };
+    // The values are read once for all types: a sender decides how long those of an alert are.
+    let (of_type, others) = entries(fields)?
+        .iter()
+        .partition::<Vec<_>, _>(|entry| SyntheticEvent::type_decides(&entry.key));
+    let mut given = SyntheticEvent::new(first.name(), UnsetFields::Unknown)
+        .map_err(|error| problem(fields, &error))?;
+    give(&mut given, others)?;
+    of_the_best(&kinds, given, &of_type, &tracer)
+}
+
+/// Makes an event one of the type that fits the rule best, of these types, of which there is at least one.
+fn of_the_best(
+    kinds: &[EventKind],
+    mut given: SyntheticEvent,
+    of_type: &[&Entry],
+    tracer: &Tracer,
+) -> Result<Described, Problem> {
+    let mut wrong = Ok(());
+    let mut best: Option<(u8, EventKind)> = None;
     let mut others = Vec::new();
-    for kind in EventKind::all().filter(|kind| tracer.concerns(*kind)) {
-        let given = match read_as(fields, kind.name(), UnsetFields::Unknown) {
-            Ok(given) => given,
-            // Events of another type may have these fields.
-            Err(problem) => {
-                wrong = wrong.or(Some(problem));
-                continue;
-            }
-        };
-        let misfit = misfit(tracer.explain_given(&given).holds);
-        match &best {
-            Some((least, _)) if *least < misfit => {}
-            Some((least, _)) if *least == misfit => others.push(kind.name()),
+    for kind in kinds {
+        given.change_kind(*kind);
+        // Events of another type may have these fields.
+        if let Err(problem) = give(&mut given, of_type.iter().copied()) {
+            wrong = wrong.and(Err(problem));
+            continue;
+        }
+        let misfit = misfit(tracer.holds_given(&given));
+        match best {
+            Some((least, _)) if least < misfit => {}
+            Some((least, _)) if least == misfit => others.push(kind.name()),
             _ => {
                 others.clear();
-                best = Some((misfit, given));
+                best = Some((misfit, *kind));
             }
         }
     }
-    match (best, wrong) {
-        (Some((_, given)), _) => Ok(Described {
-            given,
-            may_be: Some(others),
-        }),
-        (None, Some(problem)) => Err(problem),
-        (None, None) => Err(missing("its rule uses no event type", "check the rule")),
+    match best {
+        Some((_, kind)) => given.change_kind(kind),
+        None => wrong?,
     }
+    Ok(Described {
+        given,
+        may_be: Some(others),
+    })
 }
 
 /// Rank of a type; lower is better.
@@ -129,13 +149,22 @@ fn entries(node: &Node) -> Result<&[Entry], Problem> {
 fn read_as(node: &Node, name: &str, others: UnsetFields) -> Result<SyntheticEvent, Problem> {
     let place = node.entry(TYPE).map_or(node, |entry| &entry.node);
     let mut given = SyntheticEvent::new(name, others).map_err(|error| problem(place, &error))?;
-    for entry in entries(node)? {
+    give(&mut given, entries(node)?)?;
+    Ok(given)
+}
+
+/// Sets these fields of an event.
+fn give<'e>(
+    given: &mut SyntheticEvent,
+    fields: impl IntoIterator<Item = &'e Entry>,
+) -> Result<(), Problem> {
+    for entry in fields {
         let value = value(&entry.node)?;
         given
             .give(&entry.key, &value)
             .map_err(|error| problem(&entry.node, &error))?;
     }
-    Ok(given)
+    Ok(())
 }
 
 fn value(node: &Node) -> Result<SyntheticValue, Problem> {

@@ -141,6 +141,17 @@ impl SyntheticEvent {
         self.kind
     }
 
+    /// Returns true if the type of an event decides the value of a field, written as in a rule: it cannot be set to another one.
+    #[must_use]
+    pub fn type_decides(field: &str) -> bool {
+        Field::parse(field).is_ok_and(|field| is_of_the_kind(&field))
+    }
+
+    /// Makes the event one of another kind. The fields that are set stay; those that the type decides are not checked again.
+    pub fn change_kind(&mut self, kind: EventKind) {
+        self.kind = kind;
+    }
+
     /// Sets the value of a field, written as in a rule.
     ///
     /// # Errors

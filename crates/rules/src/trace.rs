@@ -140,6 +140,17 @@ impl Tracer {
         given.with_event(|event| self.look(event, |evaluation| given.seed(evaluation)))
     }
 
+    /// Returns the result of the condition on a synthetic event, as [`Tracer::explain_given`], without its parts and their values.
+    #[must_use]
+    pub fn holds_given(&self, given: &SyntheticEvent) -> Option<bool> {
+        given.with_event(|event| {
+            self.evaluated(event, |evaluation| {
+                given.seed(evaluation);
+                self.holds(&self.root, evaluation)
+            })
+        })
+    }
+
     /// Returns true if the rule can match events of a kind.
     #[must_use]
     pub fn concerns(&self, kind: EventKind) -> bool {
@@ -148,20 +159,38 @@ impl Tracer {
     }
 
     fn look(&self, event: &Event<'_>, prepare: impl FnOnce(&mut Evaluation<'_, '_, '_>)) -> Clause {
-        // Each evaluation starts anew.
-        let mut memo = self.memo.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut evaluation = Evaluation::new(&self.program, &mut memo, event);
-        prepare(&mut evaluation);
-        self.clause(&self.root, &mut evaluation)
+        self.evaluated(event, |evaluation| {
+            prepare(evaluation);
+            self.clause(&self.root, evaluation)
+        })
     }
 
-    fn clause(&self, step: &Step, evaluation: &mut Evaluation<'_, '_, '_>) -> Clause {
+    fn evaluated<T>(
+        &self,
+        event: &Event<'_>,
+        ask: impl FnOnce(&mut Evaluation<'_, '_, '_>) -> T,
+    ) -> T {
+        // Each evaluation starts anew.
+        let mut memo = self.memo.lock().unwrap_or_else(PoisonError::into_inner);
+        ask(&mut Evaluation::new(&self.program, &mut memo, event))
+    }
+
+    fn holds(&self, step: &Step, evaluation: &mut Evaluation<'_, '_, '_>) -> Option<bool> {
         let kind = self.program.kind(evaluation.event().kind);
         let entry = kind
             .entries
             .iter()
             .find(|entry| entry.rule == step.position);
-        let truth = entry.map_or(Ternary::False, |entry| evaluation.rule(entry));
+        match entry.map_or(Ternary::False, |entry| evaluation.rule(entry)) {
+            Ternary::False => Some(false),
+            Ternary::Unknown => None,
+            Ternary::True => Some(true),
+        }
+    }
+
+    fn clause(&self, step: &Step, evaluation: &mut Evaluation<'_, '_, '_>) -> Clause {
+        let holds = self.holds(step, evaluation);
+        let kind = self.program.kind(evaluation.event().kind);
         let is_asked = !kind.stages.is_empty();
         let operands = step.operands.iter();
         let values = operands.map(|id| {
@@ -178,11 +207,7 @@ impl Tracer {
         });
         let values = values.collect();
         Clause {
-            holds: match truth {
-                Ternary::False => Some(false),
-                Ternary::Unknown => None,
-                Ternary::True => Some(true),
-            },
+            holds,
             values,
             parts: step
                 .steps

@@ -1,6 +1,7 @@
 //! One alert: what it says, who did it, and what someone can do about it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use store::{AlertDetail, AlertId, AlertRow};
 
-use super::clauses::{self, AlertToExplain};
+use super::clauses::{self, AlertToExplain, ExplainAlert};
 use super::form::{self, Change};
 use super::html as answer;
 use super::session::Visitor;
@@ -31,6 +32,9 @@ pub struct Exception {
 
 /// Proposes exceptions for an alert in JSON, the best first, or says why there are none.
 pub type ProposeException = Arc<dyn Fn(&str) -> Result<Vec<Exception>, String> + Send + Sync>;
+
+/// Time limit for why the clauses matched: the rest of the page waits for it.
+const EXPLANATION: Duration = Duration::from_secs(10);
 
 /// Parts of the fields: title, and beginnings of names.
 const PARTS: [(&str, &[&str]); 6] = [
@@ -79,7 +83,7 @@ pub(super) async fn show(
     Path(id): Path<i64>,
 ) -> Answer {
     let alert = found(&shared, id).await?;
-    let clauses = why(&shared, &alert).await?;
+    let clauses = why(&shared, &alert).await;
     let body = page(&shared, &visitor, &alert, (&html! {}, &clauses));
     let title = format!("{} on {}", alert.row.rule, alert.row.host);
     Ok(answer(
@@ -123,15 +127,30 @@ fn page(
     }
 }
 
-/// Returns the section of the page of an alert; nothing where the collector has no rules, or the alert no rule.
-async fn why(shared: &Arc<Shared>, alert: &AlertDetail) -> Result<Markup, PageError> {
+/// Returns the section of the page of an alert; nothing where the collector has no rules, or the alert no rule. The page has
+/// the alert itself, so that it does not fail with this section.
+async fn why(shared: &Arc<Shared>, alert: &AlertDetail) -> Markup {
     let Some(explain) = shared.explain.clone() else {
-        return Ok(html! {});
+        return html! {};
     };
     // A policy has no condition: its message says what it refused.
     if alert.row.rule == VIOLATION {
-        return Ok(html! {});
+        return html! {};
     }
+    let clauses = tokio::time::timeout(EXPLANATION, evaluated(shared, alert, explain));
+    match clauses.await {
+        Ok(Ok(clauses)) => clauses,
+        Ok(Err(refusal)) => clauses::draw_failed(&refusal.message),
+        Err(_late) => clauses::draw_failed("it takes too long; look at this alert again"),
+    }
+}
+
+/// Evaluates the clauses of an alert's rule.
+async fn evaluated(
+    shared: &Arc<Shared>,
+    alert: &AlertDetail,
+    explain: ExplainAlert,
+) -> Result<Markup, Refusal> {
     let id = alert.agent;
     let of_agent = shared.blocking(move |store| {
         let agent = store.agent(id)?;
@@ -251,7 +270,7 @@ pub(super) async fn propose(asked: Change<Token>) -> Answer {
         Ok(exceptions) => html! { @for exception in &exceptions { (exception_panel(exception)) } },
         Err(problem) => html! { div.note.bad role="alert" { (plain(&problem)) } },
     };
-    let clauses = why(&shared, &alert).await?;
+    let clauses = why(&shared, &alert).await;
     let body = page(&shared, &visitor, &alert, (&shown, &clauses));
     Ok(answer(
         StatusCode::OK,

@@ -52,6 +52,8 @@ pub struct MatchedRule {
     pub inferred: Option<String>,
     /// Digests of rules that agents with the same rules report, without `sha256:`.
     pub digests: Vec<String>,
+    /// It is a rule of the agent's bundle; otherwise, as with a bundle without rules, one that the collector loads itself.
+    pub is_of_bundle: bool,
 }
 
 /// An alert, and where its rule is.
@@ -110,12 +112,22 @@ pub(super) fn rules_of(
     })
 }
 
+/// The title of the section.
+const TITLE: &str = "Why each clause matched";
+
+/// Draws the section where the collector itself failed.
+pub(super) fn draw_failed(problem: &str) -> Markup {
+    html! { section.panel { h2 { (TITLE) }
+        p.soft { "The clauses cannot be evaluated now: " (plain(problem)) }
+    } }
+}
+
 /// Draws the section of the page of an alert.
 pub(super) fn draw(
     explained: &Result<Option<MatchedRule>, String>,
     of_agent: &RulesOfAgent,
 ) -> Markup {
-    html! { section.panel { h2 { "Why each clause matched" }
+    html! { section.panel { h2 { (TITLE) }
         @match explained {
             Err(problem) => p.soft { "The clauses cannot be evaluated: " (plain(problem)) },
             Ok(None) => {
@@ -135,18 +147,19 @@ pub(super) fn draw(
     } }
 }
 
-/// Says whether the agent has these rules, too: a rule of the same name can have another condition there.
+/// Says whether the agent has these rules now, too: a rule of the same name can have another condition there. Which rules it had
+/// when it raised the alert, nobody has recorded.
 fn origin(rule: &MatchedRule, of_agent: &RulesOfAgent) -> Markup {
-    let whose = match of_agent.bundle {
-        Some(_) => "the agent's bundle",
-        None => "the collector",
+    let whose = match rule.is_of_bundle {
+        true => "the agent's bundle",
+        false => "the collector",
     };
     let own = rule.digests.first().map_or("", String::as_str);
     html! { @match &of_agent.digest {
         Some(digest) if rule.digests.contains(digest) => p.soft.small {
-            "By the rules of " (whose) ", which the agent has, too: " span.mono { (short(digest)) } },
+            "By the rules of " (whose) ", which the agent has now, too: " span.mono { (short(digest)) } },
         Some(digest) => div.note.lost role="note" {
-            "The agent has other rules (" span.mono { (plain(&short(digest))) } ") than " (whose) " ("
+            "The agent has other rules now (" span.mono { (plain(&short(digest))) } ") than " (whose) " ("
             span.mono { (short(own)) } "): the condition may be another one there." },
         None => div.note.lost role="note" {
             "The sender does not tell which rules it has: the condition may be another one there than that of " (whose) "." },
@@ -220,6 +233,7 @@ mod tests {
             holds,
             inferred: Some("<open>".to_owned()),
             digests: vec!["aa".to_owned(), "bb".to_owned()],
+            is_of_bundle: false,
         }
     }
 
@@ -262,15 +276,24 @@ mod tests {
         };
         let same = page(None, &with(Some("bb"), None));
         assert!(
-            same.contains("the collector, which the agent has, too"),
+            same.contains("the collector, which the agent has now, too"),
             "{same}"
         );
-        let other = page(None, &with(Some("<cc>"), Some("{}")));
+        let of_bundle = MatchedRule {
+            is_of_bundle: true,
+            ..rule(None)
+        };
+        let agent = with(Some("<cc>"), Some("{}"));
+        let other = draw(&Ok(Some(of_bundle)), &agent).into_string();
         assert!(
-            other.contains("other rules (<span class=\"mono\">&lt;cc&gt;"),
+            other.contains("other rules now (<span class=\"mono\">&lt;cc&gt;"),
             "{other}"
         );
         assert!(other.contains("than the agent's bundle"), "{other}");
+        // A bundle of policies alone leaves the agent its own rules.
+        let policies = page(None, &agent);
+        assert!(policies.contains("than the collector ("), "{policies}");
+        assert!(!policies.contains("the agent's bundle"), "{policies}");
         let untold = page(None, &with(None, None));
         assert!(untold.contains("does not tell which rules"), "{untold}");
         let unknown = draw(&Ok(None), &with(None, None)).into_string();

@@ -86,7 +86,7 @@ impl Inventory {
         let extents = policy["enforcers"].as_object();
         html! {
             @match name {
-                Some(name) => (or_dash(name)),
+                Some(name) => (or_dash(&clipped(name))),
                 None if policy.is_object() => "unknown",
                 None if policy.is_null() && self.0.get("policy").is_some() => "none",
                 None => (or_dash("")),
@@ -94,7 +94,7 @@ impl Inventory {
             @if let Some(digest) = policy["digest"].as_str() { span.sub.mono { (plain(&short(digest))) } }
             @if audits { span.sub { "only reports" } }
             @for (enforcer, extent) in extents.into_iter().flatten().take(ENFORCERS) {
-                span.sub { (plain(enforcer)) ": " (plain(extent.as_str().unwrap_or("unknown"))) }
+                span.sub { (plain(&clipped(enforcer))) ": " (plain(&clipped(extent.as_str().unwrap_or("unknown")))) }
             }
         }
     }

@@ -28,6 +28,8 @@ type Counts = BTreeMap<String, u64>;
 /// What agents say about an enforcer of a policy.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Enforcer {
+    /// Agents that name it.
+    agents: u64,
     /// Extents of enforcement.
     extents: Counts,
     /// Why it does not enforce everything.
@@ -74,7 +76,7 @@ impl Policies {
             match name.filter(|name| !name.is_empty()) {
                 Some(name) => {
                     let digest = policy["digest"].as_str().unwrap_or_default();
-                    let key = (name.to_owned(), digest.to_owned());
+                    let key = (clipped(name), clipped(digest));
                     let in_force = all.in_force.entry(key).or_default();
                     in_force.add(policy);
                     in_force.violations = sum(in_force.violations, inventory.count("violations"));
@@ -104,6 +106,15 @@ fn count(counts: &mut Counts, text: &str) {
     *counts.entry(clipped(text)).or_default() += 1;
 }
 
+/// Returns what agents say, what most of them say first: agents name their policy themselves, so that one that lies has a
+/// place in the row of others, and must not choose the first one there.
+fn ranked(counts: &Counts) -> Vec<(&String, u64)> {
+    let mut ranked: Vec<_> = counts.iter().map(|(text, count)| (text, *count)).collect();
+    // The order of texts stays among those of as many agents.
+    ranked.sort_by_key(|(_, count)| Reverse(*count));
+    ranked
+}
+
 impl InForce {
     /// Adds what an agent says.
     fn add(&mut self, policy: &Value) {
@@ -115,6 +126,7 @@ impl InForce {
         let extents = policy["enforcers"].as_object();
         for (name, extent) in extents.into_iter().flatten().take(ENFORCERS) {
             let enforcer = self.enforcers.entry(clipped(name)).or_default();
+            enforcer.agents += 1;
             let extent = extent.as_str().unwrap_or("unknown");
             count(&mut enforcer.extents, extent);
             match policy["reasons"][name].as_str() {
@@ -142,17 +154,13 @@ impl InForce {
     }
 
     fn enforced(&self) -> Markup {
+        let mut enforcers: Vec<_> = self.enforcers.iter().collect();
+        enforcers.sort_by_key(|(_, enforcer)| Reverse(enforcer.agents));
+        let more = enforcers.len().saturating_sub(ENFORCERS);
         html! {
-            @if self.enforcers.is_empty() { span.soft { "not told" } }
-            @for (name, enforcer) in &self.enforcers { div {
-                b { (plain(name)) } " "
-                @for (extent, agents) in &enforcer.extents {
-                    span class={ "badge " (tone(extent)) } { (plain(extent)) }
-                    @if *agents < self.agents { " on " (number(*agents)) } " "
-                }
-                (texts(&enforcer.reasons, self.agents))
-                @if enforcer.untold > 0 { span.sub { "reason not told" @if enforcer.untold < self.agents { " by " (number(enforcer.untold)) } } }
-            } }
+            @if enforcers.is_empty() { span.soft { "not told" } }
+            @for (name, enforcer) in enforcers.into_iter().take(ENFORCERS) { (enforcer.draw(name, self.agents)) }
+            @if more > 0 { span.sub { (more) " more" } }
         }
     }
 
@@ -178,6 +186,24 @@ impl InForce {
     }
 }
 
+impl Enforcer {
+    /// Draws what agents say about it, of so many that have the policy.
+    fn draw(&self, name: &str, agents: u64) -> Markup {
+        let extents = ranked(&self.extents);
+        let more = extents.len().saturating_sub(ENFORCERS);
+        html! { div {
+            b { (plain(name)) } " "
+            @for (extent, count) in extents.into_iter().take(ENFORCERS) {
+                span class={ "badge " (tone(extent)) } { (plain(extent)) }
+                @if count < agents { " on " (number(count)) } " "
+            }
+            @if more > 0 { span.sub { (more) " more" } }
+            (texts(&self.reasons, agents))
+            @if self.untold > 0 { span.sub { "reason not told" @if self.untold < agents { " by " (number(self.untold)) } } }
+        } }
+    }
+}
+
 /// The words of an agent for an enforcer that enforces everything.
 const FULLY: &str = "fully enforced";
 
@@ -190,11 +216,11 @@ fn tone(extent: &str) -> &'static str {
     }
 }
 
-/// Returns texts of agents, each with their number unless all say it.
+/// Returns texts of agents, those of the most agents first, each with their number unless all say it.
 fn texts(counts: &Counts, agents: u64) -> Markup {
     html! {
-        @for (text, count) in counts.iter().take(TEXTS) {
-            span.sub { (plain(text)) @if *count < agents { " (" (number(*count)) " agents)" } }
+        @for (text, count) in ranked(counts).into_iter().take(TEXTS) {
+            span.sub { (plain(text)) @if count < agents { " (" (number(count)) " agents)" } }
         }
         @if counts.len() > TEXTS { span.sub { (counts.len() - TEXTS) " more" } }
     }
@@ -349,5 +375,46 @@ mod tests {
             .collect();
         let page = table(&policies(&many)).into_string();
         assert_eq!(page.matches("class=\"main\"").count(), SHOWN);
+    }
+
+    #[test]
+    fn a_thousand_hostile_agents_do_not_hide_what_honest_ones_say() {
+        let hostile = |n: u32| {
+            // Each says something else, which sorts before what honest ones say.
+            let own = format!("!{n:04}");
+            json!({"policy": {
+                "name": "web", "digest": "sha256:aa", "audits": false,
+                "enforcers": {&own: &own, "BPF": &own}, "reasons": {&own: &own, "BPF": &own}, "gaps": [&own],
+            }})
+        };
+        let mut inventories: Vec<_> = (0..1000).map(hostile).collect();
+        inventories.extend([known("sha256:aa"), known("sha256:aa")]);
+        let all = policies(&inventories);
+        assert_eq!(all.in_force.len(), 1);
+        let page = table(&all).into_string();
+        for part in [
+            "<b>Landlock</b>",
+            "s-good\">fully enforced</span> on 2",
+            "s-error\">not enforced</span> on 2",
+            "no &lt;BTF&gt; (2 agents)",
+            "BPF: `r` &lt;i&gt; (2 agents)",
+            "994 more",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+        assert!(page.len() < 20_000, "{}", page.len());
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_extents_are_few() {
+        let name = "n".repeat(100_000);
+        let inventories: Vec<_> = (0..1000)
+            .map(|n| json!({"policy": {"name": &name, "digest": &name, "enforcers": {"BPF": n.to_string()}}}))
+            .collect();
+        let all = policies(&inventories);
+        let page = table(&all).into_string();
+        assert_eq!(page.matches("class=\"badge \"").count(), ENFORCERS);
+        assert!(page.contains("992 more"), "{page}");
+        assert!(page.len() < 10_000, "{}", page.len());
     }
 }

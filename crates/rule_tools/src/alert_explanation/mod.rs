@@ -49,13 +49,14 @@ struct Evaluated {
 /// The condition of an alert's rule, evaluated on the alert's fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluatedRule {
-    /// Parts of the condition that decide its result, in the order of the rule.
+    /// Parts of the condition that decide its result, in the order of the rule, with the beginnings of long values.
     pub clauses: Vec<ClauseRow>,
     /// Result of the condition; `None` if it depends on fields that the alert does not have.
     pub holds: Option<bool>,
     /// The type that was inferred for the event, if the alert does not have it.
     pub inferred: Option<&'static str>,
-    /// Digests that agents with these rules report: of the levels that read the same files, one.
+    /// Digests that agents with these rules report at each level, that of the rules' own level first: of the levels that read the
+    /// same files, one.
     pub digests: Vec<String>,
 }
 
@@ -85,14 +86,17 @@ pub fn evaluate(
         sources.bundled = bundled;
     }
     let mut digests = Vec::new();
-    // A level decides which files are read: an agent with a lower one has the same rules, and another digest.
-    for level in [sources.level, Level::Forensic] {
+    // A level decides which files are read: an agent of another one has the same rules, and another digest. The collector's own
+    // comes first.
+    for level in std::iter::once(sources.level).chain(Level::ALL) {
         sources.level = level;
         let digest = digest::of_rules(&sources.read(), &selections);
         if !digests.contains(&digest) {
             digests.push(digest);
         }
     }
+    // The highest level has all rules.
+    sources.level = Level::Forensic;
     let loaded = rule_files::load_read(sources.read());
     loaded.usable()?;
     let Some(rule) = loaded.ruleset.rule(&alert.rule) else {
@@ -101,18 +105,11 @@ pub fn evaluate(
     let evaluated = clause(&alert, &loaded, rule)
         .map_err(|cause| cannot(cause).help("see `tollgate rules explain --alert`"))?;
     Ok(Some(EvaluatedRule {
-        clauses: evaluated.rows(),
+        clauses: clause_rows::short_rows(&evaluated.clause),
         holds: evaluated.clause.holds,
         inferred: evaluated.inferred,
         digests,
     }))
-}
-
-impl Evaluated {
-    /// Returns the parts of the condition that decide its result.
-    fn rows(&self) -> Vec<ClauseRow> {
-        clause_rows::rows(&self.clause)
-    }
 }
 
 /// Explains the alert in the file, or one of several by its number.
@@ -291,6 +288,36 @@ mod tests {
         let selections = RuleFiles::default().resolved().expect("a configuration").1;
         let reported = digest::of_rules(&[file], &selections);
         assert_eq!(evaluated(&fields).digests, [reported]);
+    }
+
+    #[test]
+    fn agents_of_each_level_have_these_rules_whatever_the_level_here() {
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let file = folder.path().join("own.yaml");
+        std::fs::write(&file, RULES).expect("writable");
+        let at = |level| RuleFiles {
+            added: vec![file.clone()],
+            level: Some(level),
+            ..RuleFiles::default()
+        };
+        let alert = json!({"rule": "Read it", "output_fields": {"evt.type": "open"}});
+        let digests = |level| {
+            let rule = evaluate(&alert.to_string(), &at(level), Vec::new());
+            rule.expect("usable").expect("an own rule").digests
+        };
+        let reported = |level| {
+            let (sources, selections) = at(level).resolved().expect("a configuration");
+            digest::of_rules(&sources.read(), &selections)
+        };
+        assert_ne!(reported(Level::Stable), reported(Level::Hunting));
+        for own in Level::ALL {
+            let known = digests(own);
+            assert_eq!(known.len(), 2, "{known:?}");
+            assert_eq!(known[0], reported(own));
+            for level in Level::ALL {
+                assert!(known.contains(&reported(level)), "{own:?} {level:?}");
+            }
+        }
     }
 
     #[test]

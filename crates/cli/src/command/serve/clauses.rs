@@ -24,6 +24,7 @@ fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
         settings,
         ..RuleFiles::default()
     };
+    let is_of_bundle = !bundled.is_empty();
     let evaluated = evaluate(asked.alert, &rules, bundled);
     let evaluated = evaluated.map_err(|failure| failure.message().to_owned())?;
     Ok(evaluated.map(|rule| MatchedRule {
@@ -31,6 +32,7 @@ fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
         holds: rule.holds,
         inferred: rule.inferred.map(str::to_owned),
         digests: rule.digests,
+        is_of_bundle,
     }))
 }
 
@@ -90,6 +92,20 @@ mod tests {
             settings: Vec::new(),
         };
         let key = bundle::PrivateKey::generate().expect("random numbers");
+        let policy = bundle::File {
+            name: "web".to_owned(),
+            text: "name: web\n".to_owned(),
+        };
+        let without_rules = bundle::Content {
+            rules: Vec::new(),
+            policies: vec![policy],
+            settings: vec!["rules[]={disable: {rule: Terminal shell in container}}".to_owned()],
+            ..content.clone()
+        };
+        let signed = without_rules.pack().expect("a bundle").sign(&key).to_text();
+        let same = of(Some(&signed)).expect("usable").expect("a built-in rule");
+        assert_eq!((&same.clauses, same.is_of_bundle), (&own.clauses, false));
+        assert_ne!(same.digests, own.digests, "the settings count");
         let signed = content.pack().expect("a bundle").sign(&key).to_text();
         let other = of(Some(&signed)).expect("usable").expect("it has the rule");
         let texts: Vec<_> = other
@@ -110,6 +126,7 @@ mod tests {
             [("proc.pname".to_owned(), ClauseValue::Unknown)]
         );
         assert_ne!(own.digests, other.digests);
+        assert!(other.is_of_bundle && !own.is_of_bundle);
         assert!(of(Some("no bundle")).is_err());
     }
 }
