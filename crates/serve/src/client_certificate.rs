@@ -5,10 +5,12 @@
 //! that are resumed, which a handshake does not verify again, and the client is told the reason.
 
 use std::error::Error;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use outputs::TlsError;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -42,7 +44,9 @@ pub struct ClientAuthorities {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateRefusal {
     /// The server's files are not readable.
-    #[error("the server cannot read its authorities of clients, or what they revoked")]
+    #[error(
+        "the server cannot read its authorities of clients, or what they revoked; its messages name the file and what to do"
+    )]
     Unreadable,
     /// A list has its serial number.
     #[error("the certificate is revoked")]
@@ -172,6 +176,25 @@ impl ClientAuthorities {
     }
 }
 
+/// Says that a file which changed cannot be used, why, and what to do.
+fn nobody_accepted(error: &ServeError) -> String {
+    let cause = match error.source() {
+        Some(cause) => format!(": {cause}"),
+        None => String::new(),
+    };
+    let help = match error {
+        ServeError::Tls(TlsError::Read { source, .. }) => match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "let the collector read it; if another file took its place in a folder with files of others, such as /etc, \
+                 restart the collector, which has granted itself the old one alone, and give the file a folder of its own"
+            }
+            _ => "put the file there; it is read at once",
+        },
+        _ => "put a correct file there; it is read at once",
+    };
+    format!("no certificate of an agent is accepted: {error}{cause}\n  help: {help}")
+}
+
 /// Reads the lists of revoked certificates in a file, at least one.
 fn lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, ServeError> {
     let pem = read(file)?;
@@ -220,12 +243,10 @@ impl Authorities {
             loaded.versions = versions;
             loaded.generation += 1;
             loaded.reported.clear();
+            // Who could keep the new files from being read must not keep a revoked certificate in force: the old ones do not
+            // count any more.
             if let Err(error) = &read {
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                let cause = cause.unwrap_or_default();
-                (self.files.report)(&format!(
-                    "no certificate of an agent is accepted: {error}{cause}"
-                ));
+                (self.files.report)(&nobody_accepted(error));
             }
             loaded.verifier = read.ok();
         }

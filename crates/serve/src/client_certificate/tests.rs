@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -172,6 +173,60 @@ fn a_list_that_changes_counts_at_once_on_open_connections_and_one_that_goes_lets
     assert_eq!(REPORTS.load(Ordering::Relaxed), 1, "once for this list");
     fixture.write("list", &fixture.authority.revoke(9, 2999));
     assert_eq!(results(), [Ok(()), Ok(())]);
+}
+
+#[test]
+fn what_refuses_all_agents_is_said_with_its_cause_and_what_to_do() {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let said = || std::mem::take(&mut *SAID.lock().expect("no panic"));
+    let fixture = Fixture::new();
+    fixture.write("list", &fixture.authority.revoke(7, 2999));
+    let authorities = fixture.load(Some("list"), |problem| {
+        SAID.lock().expect("no panic").push(problem.to_owned());
+    });
+    let connection = presented(&authorities, fixture.issue(8, |_| {}));
+    let path = fixture.folder.path().join("list");
+    let is_refused = |parts: &[&str]| {
+        for _ in 0..2 {
+            assert_eq!(connection.uris(), Err(CertificateRefusal::Unreadable));
+        }
+        let said = said();
+        assert_eq!(said.len(), 1, "{said:?}");
+        for part in parts {
+            assert!(said[0].contains(part), "{part} in {said:?}");
+        }
+    };
+    fixture.write("list", "nonsense");
+    is_refused(&["no PEM list", "\n  help: put a correct file there"]);
+    fs::remove_file(&path).expect("it is there");
+    is_refused(&[
+        "cannot read ",
+        "No such file",
+        "\n  help: put the file there",
+    ]);
+    // Nobody may read it; root may.
+    fixture.write("list", &fixture.authority.revoke(8, 2999));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("it is ours");
+    if testing::is_root() {
+        assert_eq!(connection.uris(), Err(CertificateRefusal::Revoked));
+        assert_eq!(said(), [""; 0]);
+    } else {
+        is_refused(&["Permission denied"]);
+    }
+    // As the kernel answers a collector that has confined itself.
+    let denied = ServeError::from(TlsError::Read {
+        path: "/etc/agents.crl".into(),
+        source: io::ErrorKind::PermissionDenied.into(),
+    });
+    let text = nobody_accepted(&denied);
+    for part in [
+        "no certificate of an agent is accepted: cannot read /etc/agents.crl: permission denied",
+        "\n  help: let the collector read it",
+        "restart the collector",
+        "a folder of its own",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
 }
 
 #[test]
