@@ -21,9 +21,9 @@ const MARK: &str = "\
   priority: WARNING
 ";
 
-/// Creates files with these numbers, and stays.
+/// Creates files with these numbers, and stays for so many seconds.
 const WORKLOAD: &str =
-    r#"n=$1; while [ $n -lt $2 ]; do : > "$3/$n"; n=$((n + 1)); done; exec sleep 60"#;
+    r#"n=$1; while [ $n -lt $2 ]; do : > "$3/$n"; n=$((n + 1)); done; exec sleep "$4""#;
 
 /// Numbers of one round.
 const OF_ROUND: u64 = 400;
@@ -66,7 +66,7 @@ impl Setup {
     }
 
     /// Starts a run whose workload makes the numbers from `from` on.
-    fn run(&self, from: u64) -> Child {
+    fn run(&self, from: u64, seconds: u32) -> Child {
         let spool = format!("collector_output.spool={}", self.path("spool").display());
         let mut command = Command::new(program());
         command
@@ -77,6 +77,7 @@ impl Setup {
             .args(["--", "sh", "-c", WORKLOAD, "sh"])
             .args([from.to_string(), (from + OF_ROUND).to_string()])
             .arg(self.path("marks"))
+            .arg(seconds.to_string())
             .env("TOLLGATE_TOKEN_FILE", self.path("token"))
             .stdout(Stdio::null())
             .stderr(self.said());
@@ -107,7 +108,7 @@ impl Setup {
     /// Starts a run, attacks it after the pause, and adds to `spooled` what was on its disk then. Returns false if there was no
     /// agent to kill.
     fn round(&self, from: u64, attack: Attack, pause: Duration, spooled: &mut Vec<u64>) -> bool {
-        let mut run = self.run(from);
+        let mut run = self.run(from, 60);
         until("the workload begins", || {
             let is_there = self.path("marks").join(from.to_string()).exists();
             let ended = run.try_wait().expect("it is our child");
@@ -207,13 +208,14 @@ fn kill_rounds(rounds: u64) {
         killed * 2 > rounds,
         "only {killed} agents of {rounds} were killed"
     );
-    // One that nobody kills sends what the others left.
-    let mut last = setup.run(rounds * OF_ROUND);
-    until("the spool is empty", || {
+    // Those that nobody kills send what the others left: each has one spool, and there may be two if agents of two runs overlapped.
+    let mut last = rounds;
+    until("the spools are empty", || {
+        let mut run = setup.run(last * OF_ROUND, 0);
+        last += 1;
+        assert!(run.wait().expect("it is our child").success());
         numbers_in(&setup.path("spool")).is_empty()
     });
-    last.kill().expect("it runs");
-    last.wait().expect("it is our child");
     let stored = setup.stored();
     let twice: Vec<_> = stored.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "stored more than once: {twice:?}");

@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use store::{Severity, StoreError};
 
 use super::Visitor;
-pub(crate) use super::text::{VIOLATION, empty, number, or_dash, plain, short, span, title};
+pub(crate) use super::text::{VIOLATION, empty, number, or_dash, plain, span, title};
 use crate::alert::time_text;
 use crate::answer::Refusal;
 use crate::server::now_ns;

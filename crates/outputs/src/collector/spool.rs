@@ -67,26 +67,27 @@ pub(super) struct Pending {
 }
 
 impl Spool {
-    /// Locks a free spool below `root`, and finds what an earlier process left in it.
+    /// Locks a free spool below `root`, and finds what an earlier process left in it: the first one with records, which nobody else
+    /// sends, else the first.
     pub(super) fn open(root: &Path, limit: u64) -> io::Result<Self> {
+        let mut first = None;
         for number in 0..SPOOLS {
             let folder = root.join(number.to_string());
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&folder)?;
-            let lock = options()
-                .create(true)
-                .append(true)
-                .open(folder.join("lock"))?;
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Self::read(folder, limit, lock),
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(error.into()),
+            if first.is_some() && !folder.exists() {
+                // Nor are there others behind it, but those of agents that ran at the same time.
+                continue;
+            }
+            let Some(lock) = lock(&folder)? else { continue };
+            match (Self::read(folder, limit, lock), &first) {
+                (Ok(spool), _) if spool.first < spool.next() => return Ok(spool),
+                (Ok(spool), None) => first = Some(spool),
+                (Err(error), None) => return Err(error),
+                // One is enough, and who starts with the other alone is told.
+                (Ok(_) | Err(_), Some(_)) => {}
             }
         }
-        let message = format!("{SPOOLS} agents use {}", root.display());
-        Err(io::Error::other(message))
+        let message = || format!("{SPOOLS} agents use {}", root.display());
+        first.ok_or_else(|| io::Error::other(message()))
     }
 
     fn read(folder: PathBuf, limit: u64, lock: File) -> io::Result<Self> {
@@ -378,6 +379,23 @@ impl Spool {
             self.writer = options().append(true).open(new)?;
         }
         Ok(())
+    }
+}
+
+/// Makes a folder, if it is not there, and locks it. `None` if another process has.
+fn lock(folder: &Path) -> io::Result<Option<File>> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let lock = options()
+        .create(true)
+        .append(true)
+        .open(folder.join("lock"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(lock)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -206,7 +206,7 @@ fn what_refuses_all_agents_is_said_with_its_cause_and_what_to_do() {
     ]);
     // Nobody may read it; root may.
     fixture.write("list", &fixture.authority.revoke(8, 2999));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("it is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("it is ours");
     if testing::is_root() {
         assert_eq!(connection.uris(), Err(CertificateRefusal::Revoked));
         assert_eq!(said(), [""; 0]);

@@ -54,6 +54,26 @@ fn a_second_process_has_a_spool_of_its_own() {
     );
 }
 
+/// Otherwise what the second of two agents left would wait until there are two again.
+#[test]
+fn a_spool_with_records_is_taken_before_an_empty_one() {
+    let root = tempfile::tempdir().expect("a folder for temporary files");
+    let open = || Spool::open(root.path(), 1 << 20).expect("writable");
+    let first = open();
+    let mut second = open();
+    second.append(&["{}".to_owned()]).expect("writable");
+    let left = second.folder().to_owned();
+    drop((first, second));
+    let mut next = open();
+    assert_eq!(next.folder(), left);
+    next.acknowledge(1).expect("writable");
+    drop(next);
+    assert_eq!(open().folder(), root.path().join("0"));
+    // A damaged one that is not needed keeps nobody from starting.
+    std::fs::write(left.join("x.lines"), "").expect("writable");
+    assert_eq!(open().folder(), root.path().join("0"));
+}
+
 #[test]
 fn a_full_spool_drops_old_records_of_low_priority_first_and_keeps_the_numbers() {
     let root = tempfile::tempdir().expect("a folder for temporary files");
