@@ -61,7 +61,9 @@ impl Announcer {
     ) -> ControlFlow<()> {
         // Whoever asks for the line in the log of this program gets it at the default level.
         let (level, priority) = match journal::is_falcos() {
-            true => (Priority::Debug, Priority::Debug),
+            // Unless it is all that is said of the loss.
+            true if self.drops.does(DropAction::Alert) => (Priority::Debug, Priority::Debug),
+            true => (Priority::Warning, Priority::Debug),
             false => (Priority::Warning, Priority::Critical),
         };
         if self.drops.does(DropAction::Log) {

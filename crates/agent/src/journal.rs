@@ -64,13 +64,19 @@ pub fn warn(text: &str) {
 
 /// Writes a message if its priority is high enough.
 pub fn say(priority: Priority, text: &str) {
+    // Messages of this kind are news, which the configuration may leave out.
+    let _is_written = write(priority, text);
+}
+
+/// Writes a message if its priority is high enough. Returns false if it went nowhere.
+pub(crate) fn write(priority: Priority, text: &str) -> bool {
     let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
     let Some(journal) = &*journal else {
         terminal::complain(&line(CompatMode::Tollgate, false, text));
-        return;
+        return true;
     };
     if priority > journal.log.level {
-        return;
+        return false;
     }
     if journal.log.stderr {
         terminal::complain(&line(journal.manner, journal.is_iso_8601, text));
@@ -79,8 +85,9 @@ pub fn say(priority: Priority, text: &str) {
         let mut syslog = syslog.lock().unwrap_or_else(PoisonError::into_inner);
         // A machine without a log daemon, such as a container, is no reason for a message, which
         // would have no destination either.
-        let _ = syslog.log(priority, text);
+        return syslog.log(priority, text).is_ok() || journal.log.stderr;
     }
+    journal.log.stderr
 }
 
 fn line(manner: CompatMode, is_iso_8601: bool, text: &str) -> String {

@@ -315,10 +315,9 @@ fn settings(config: &Config, quiet: bool) -> Settings {
         ignores_levels: config.ignores_levels,
         log: (journal::is_falcos() && !config.tollgate_internal).then(|| {
             let log = |alert: &rules::Alert| {
-                journal::say(
-                    alert.priority,
-                    &format!("{}: {}", alert.rule, alert.message),
-                );
+                // The message may have names that the workload has chosen.
+                let message = outputs::visible(&alert.message);
+                journal::write(alert.priority, &format!("{}: {message}", alert.rule))
             };
             Arc::new(log) as outputs::OnInternal
         }),

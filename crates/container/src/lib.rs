@@ -290,16 +290,13 @@ impl Containers {
             return Arc::new(self.describe_known(known, &blind, &blind));
         }
         // An engine has put the agent into that group, which does not tell its containers from the host.
-        if self.agent_on_host && cgroup == self.own.cgroup && identify(cgroup).is_some() {
+        if self.agent_on_host && cgroup == self.own.cgroup {
             return Arc::new(Container::unknown());
         }
         if let Some(identity) = identify(cgroup) {
             let mut container = identity.into_container();
             self.describe_by_registry(&mut container);
             return Arc::new(container);
-        }
-        if self.agent_on_host {
-            return Arc::new(seemingly_on_host());
         }
         let inside = self.own_container.containment == Containment::Known;
         if inside && cgroup == self.own.cgroup {
@@ -327,7 +324,7 @@ impl Containers {
             return if place.is_initial() || self.has_mounts_of_host(place) {
                 Container::host()
             } else {
-                seemingly_on_host()
+                Container::unknown()
             };
         }
         // The process is below the agent's own cgroup, in any namespaces: inside the same container, or in
@@ -404,7 +401,6 @@ impl Containers {
         match identify(cgroups).filter(|_| !(is_own && is_on_host)) {
             Some(identity) => self.described(identity),
             None if is_on_host => Container::host(),
-            None if self.agent_on_host => seemingly_on_host(),
             None => Container::unknown(),
         }
     }
@@ -434,18 +430,6 @@ impl Containers {
         if let Some(registry) = &self.registry {
             registry.describe(container);
         }
-    }
-}
-
-/// Returns what stands for a process in no control group of a container, as the host sees it, and in namespaces that a
-/// container could have: `unshare -pfm`, bubblewrap. Nothing is left out because of it, and its fields say `host`, as
-/// those of Falco do, which looks at control groups alone.
-fn seemingly_on_host() -> Container {
-    let host = Container::host();
-    Container {
-        containment: Containment::Unknown,
-        name: Some(host.id.clone()),
-        ..host
     }
 }
 

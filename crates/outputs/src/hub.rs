@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rules::{Alert, Level};
+use rules::{Alert, Level, Priority};
 
 use crate::channel::{Delivery, OnSettled, Peer};
 use crate::format::Formatter;
@@ -16,8 +16,8 @@ pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
 pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Callback that writes an alert of the program about itself to its log.
-pub type OnInternal = Arc<dyn Fn(&Alert) + Send + Sync>;
+/// Callback that writes an alert of the program about itself to its log. Returns false if no log took it.
+pub type OnInternal = Arc<dyn Fn(&Alert) -> bool + Send + Sync>;
 
 /// Start of the names of internal alerts that Falco does not have.
 const OWN: &str = "Tollgate internal: ";
@@ -89,14 +89,13 @@ impl DispatcherShared {
     }
 
     /// Writes an internal alert that Falco does not have to the log, if such alerts belong there. Returns false for
-    /// an alert that goes to the channels.
+    /// an alert that goes to the channels: also one that warns, such as of lost events, and that no log has taken.
     fn is_logged(&self, alert: &Alert) -> bool {
         let is_own = &*alert.source == internal::SOURCE && alert.rule.starts_with(OWN);
-        let log = self.log.as_ref().filter(|_| is_own);
-        if let Some(log) = log {
-            log(alert);
-        }
-        log.is_some()
+        let Some(log) = self.log.as_ref().filter(|_| is_own) else {
+            return false;
+        };
+        log(alert) || alert.priority > Priority::Warning
     }
 
     pub(crate) fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {

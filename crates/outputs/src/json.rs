@@ -45,6 +45,14 @@ pub(crate) fn write_visible(out: &mut String, text: &str) {
     }
 }
 
+/// Returns text for a terminal or a log: invisible characters escaped.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let mut out = String::new();
+    write_visible(&mut out, text);
+    out
+}
+
 /// Returns text of a peer for a terminal or a log: invisible characters escaped, at most 500 characters.
 pub(crate) fn shown(text: &str) -> String {
     const LENGTH: usize = 500;

@@ -61,6 +61,7 @@ pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat, alert_json};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use hub::{ChannelCounters, OnInternal, OnProblem};
+pub use json::visible;
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsLink, NatsOutput, NatsServers, NatsTls};

@@ -245,7 +245,10 @@ pub(crate) fn offset(location: &Location, text: &str) -> Option<usize> {
     Some(before + line.chars().take(column).map(char::len_utf8).sum::<usize>())
 }
 
-/// Formats the line, and a mark below the location.
+/// Longest part of a line that is shown, in characters.
+const SHOWN: usize = 160;
+
+/// Formats the line, or the part of a long one that has the location, and a mark below the location.
 #[must_use]
 pub(crate) fn snippet(location: &Location, text: Option<&str>) -> String {
     let at = usize::try_from(location.line)
@@ -253,10 +256,18 @@ pub(crate) fn snippet(location: &Location, text: Option<&str>) -> String {
         .and_then(|line| line.checked_sub(1));
     let line = text.zip(at).and_then(|(text, at)| text.lines().nth(at));
     let column = usize::try_from(location.column).unwrap_or(1).max(1);
-    match line {
-        Some(line) => format!("{line}\n{:>column$}\n", "^"),
-        None => String::new(),
-    }
+    let Some(line) = line else {
+        return String::new();
+    };
+    let is_long = line.chars().nth(SHOWN).is_some();
+    let left = match is_long {
+        true => (column - 1).saturating_sub(SHOWN / 2),
+        false => 0,
+    };
+    let shown: String = line.chars().skip(left).take(SHOWN).collect();
+    // A place behind the end is shown at the end. Widths have a limit.
+    let mark = (column - left).min(SHOWN + 1);
+    format!("{shown}\n{:>mark$}\n", "^")
 }
 
 #[cfg(test)]
@@ -270,6 +281,28 @@ mod tests {
         let path = dir.path().join("r.yaml");
         std::fs::write(&path, text).unwrap();
         rule_files::load(&[path])
+    }
+
+    #[test]
+    fn of_a_long_line_the_part_with_the_location_is_shown() {
+        let line = format!("{}wrong{}", "a".repeat(70_000), "b".repeat(70_000));
+        let at = |column| Location {
+            file: "r.yaml".into(),
+            line: 1,
+            column,
+        };
+        for column in [1, 70_001, 140_005, u32::MAX] {
+            let shown = snippet(&at(column), Some(&line));
+            let (part, mark) = shown.split_once('\n').expect("two lines");
+            assert!(
+                part.len() <= SHOWN && mark.len() <= SHOWN + 2,
+                "{column}: {shown}"
+            );
+        }
+        let shown = snippet(&at(70_001), Some(&line));
+        let (part, mark) = shown.split_once('\n').expect("two lines");
+        assert_eq!(part.find("wrong"), mark.find('^'), "{shown}");
+        assert_eq!(snippet(&at(3), Some("abc")), "abc\n  ^\n");
     }
 
     const BROKEN: &str = "- macro: m\n  condition: evt.type = open\n  colour: red\n\

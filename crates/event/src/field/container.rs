@@ -24,7 +24,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         TEXT,
         CONTAINER,
         |e, _| Value::text(&e.container().id),
-        "First 12 characters of the id; `host` if the process runs in none, as far as its control group says; empty if that is not known.",
+        "First 12 characters of the id; `host` if the process is proven to run in none; empty if neither is proven.",
     ),
     FieldSpec::new(
         "container.full_id",

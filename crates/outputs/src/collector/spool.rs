@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::internal;
+
 /// Bytes after which a segment is complete.
 const SEGMENT: u64 = 1 << 20;
 
@@ -77,7 +79,13 @@ impl Spool {
                 // Nor are there others behind it, but those of agents that ran at the same time.
                 continue;
             }
-            let Some(lock) = lock(&folder)? else { continue };
+            let lock = match lock(&folder) {
+                Ok(Some(lock)) => lock,
+                Ok(None) => continue,
+                // Another user's, or no folder. There is one that will do.
+                Err(_) if first.is_some() => continue,
+                Err(error) => return Err(error),
+            };
             match (Self::read(folder, limit, lock), &first) {
                 (Ok(spool), _) if spool.first < spool.next() => return Ok(spool),
                 (Ok(spool), None) => first = Some(spool),
@@ -426,9 +434,10 @@ fn is_low(line: &str) -> bool {
     const LOW: [&str; 3] = ["Notice", "Informational", "Debug"];
     let value = serde_json::from_str::<serde_json::Value>(line);
     let value = value.unwrap_or(serde_json::Value::Null);
-    value["priority"]
-        .as_str()
-        .is_some_and(|priority| LOW.contains(&priority))
+    // What this program says of itself may be that it lost something.
+    let is_own = value["source"] == internal::SOURCE;
+    let is_low = |priority| LOW.contains(&priority);
+    !is_own && value["priority"].as_str().is_some_and(is_low)
 }
 
 fn path(folder: &Path, first: u64) -> PathBuf {

@@ -110,6 +110,50 @@ fn emit_many(dispatcher: &Dispatcher, count: usize) {
     }
 }
 
+/// Log settings hide no loss.
+#[test]
+fn an_own_alert_that_warns_goes_to_the_channels_if_no_log_takes_it() {
+    for (is_taken, expected) in [(true, &[][..]), (false, &["gap"])] {
+        let (channel, mut gate) = gated("a");
+        gate.open();
+        let logged = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&logged);
+        let log = move |_: &Alert| {
+            *count.lock().unwrap() += 1;
+            is_taken
+        };
+        let settings = Settings {
+            log: Some(Arc::new(log)),
+            ..settings()
+        };
+        let dispatcher = Dispatcher::prepare(settings, vec![channel])
+            .start()
+            .unwrap();
+        for (rule, priority, message) in [
+            ("Tollgate internal: unwatched gap", Priority::Warning, "gap"),
+            (
+                "Tollgate internal: rules loaded",
+                Priority::Informational,
+                "loaded",
+            ),
+        ] {
+            dispatcher.emit_internal(Internal {
+                rule,
+                priority,
+                message: message.to_owned(),
+                fields: Vec::new(),
+            });
+        }
+        assert_eq!(dispatcher.flush(soon()), []);
+        let taken = gate.taken();
+        assert_eq!(taken.len(), expected.len(), "{taken:?}");
+        for (line, text) in taken.iter().zip(expected) {
+            assert!(line.contains(text), "{line}");
+        }
+        assert_eq!(*logged.lock().unwrap(), 2);
+    }
+}
+
 #[test]
 fn alerts_reach_every_channel_in_order() {
     let (a, mut gate_a) = gated("a");

@@ -69,7 +69,8 @@ fn a_spool_with_records_is_taken_before_an_empty_one() {
     next.acknowledge(1).expect("writable");
     drop(next);
     assert_eq!(open().folder(), root.path().join("0"));
-    // A damaged one that is not needed keeps nobody from starting.
+    // A file in the place of a folder, and a damaged one that is not needed, keep nobody from starting.
+    std::fs::write(root.path().join("2"), "").expect("writable");
     std::fs::write(left.join("x.lines"), "").expect("writable");
     assert_eq!(open().folder(), root.path().join("0"));
 }
