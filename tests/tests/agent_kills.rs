@@ -112,8 +112,8 @@ impl Setup {
         until("the workload begins", || {
             let is_there = self.path("marks").join(from.to_string()).exists();
             let ended = run.try_wait().expect("it is our child");
-            let said = || fs::read_to_string(self.path("said")).unwrap_or_default();
-            assert!(is_there || ended.is_none(), "{ended:?}: {}", said());
+            let said = || fs::read_to_string(self.path("said"));
+            assert!(is_there || ended.is_none(), "{ended:?}: {:?}", said());
             is_there
         });
         std::thread::sleep(pause);
@@ -175,7 +175,11 @@ fn numbers_in(spool: &Path) -> Vec<u64> {
     let mut numbers = Vec::new();
     for folder in fs::read_dir(spool).into_iter().flatten().flatten() {
         for file in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
-            let text = fs::read_to_string(file.path()).unwrap_or_default();
+            let text = match fs::read_to_string(file.path()) {
+                // An agent has sent all of it since the folder was read.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                text => text.expect("readable"),
+            };
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let values = whole
                 .lines()

@@ -17,7 +17,7 @@ use self::visitor::{Answer, HOSTILE, alert};
 /// Answers what an attacker could have written, for rules that begin with `known`.
 fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
     let alert: Value = serde_json::from_str(asked.alert).map_err(|error| error.to_string())?;
-    let rule = alert["rule"].as_str().unwrap_or_default();
+    let rule = alert["rule"].as_str().ok_or("the alert has no rule")?;
     match rule {
         "unknown" => return Ok(None),
         "defect" => panic!("for the test"),
@@ -30,7 +30,7 @@ fn explain(asked: AlertToExplain<'_>) -> Result<Option<MatchedRule>, String> {
         values: vec![(rule.to_owned(), value)],
         holds,
     };
-    let text = alert["output"].as_str().unwrap_or_default();
+    let text = alert["output"].as_str().ok_or("the alert has no text")?;
     let digest = asked.bundle.unwrap_or("own");
     Ok(Some(MatchedRule {
         clauses: vec![

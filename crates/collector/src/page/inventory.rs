@@ -41,6 +41,7 @@ impl Inventory {
 
     /// Returns what the agent said; nothing for what it did not say, which the page does not guess.
     pub(super) fn text(&self, name: &str) -> &str {
+        // Older agents leave members out: nothing is shown for those.
         self.0[name].as_str().unwrap_or_default()
     }
 

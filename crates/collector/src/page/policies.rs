@@ -75,6 +75,7 @@ impl Policies {
             let name = policy.as_str().or_else(|| policy["name"].as_str());
             match name.filter(|name| !name.is_empty()) {
                 Some(name) => {
+                    // Older agents told the name alone: those share a row, without a digest.
                     let digest = policy["digest"].as_str().unwrap_or_default();
                     let key = (clipped(name), clipped(digest));
                     let in_force = all.in_force.entry(key).or_default();

@@ -88,6 +88,7 @@ impl Rules {
         self.nanoseconds = self.nanoseconds.saturating_add(of(times, "nanoseconds"));
         let rules = times["rules"].as_array();
         for rule in rules.into_iter().flatten().take(OF_AGENT) {
+            // Times without a name stay in the sums, in a row without one.
             let name = clipped(rule["rule"].as_str().unwrap_or_default());
             if self.prices.len() >= NAMES && !self.prices.contains_key(&name) {
                 continue;

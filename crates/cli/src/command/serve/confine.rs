@@ -177,6 +177,7 @@ fn describe(needs: &Needs, report: &[Line], lacks: Vec<String>) -> String {
     let mut lacking = lacks;
     let mut works = Vec::new();
     for line in report {
+        // A split has one part at least, and be it empty.
         let mut parts = line.detail.split("; ");
         works.push(format!(
             "{} ({})",
