@@ -420,7 +420,8 @@ fn a_replaced_program_takes_over_watched_commands_without_an_unwatched_interval(
 
 /// The root of a release with the two packages, above which an overlay takes what is written.
 fn in_debian(release: &str, old: &Path, new: &Path) -> Finished {
-    let scratch = Scratch::new();
+    let (scratch, keys) = (Scratch::new(), Scratch::new());
+    e2e::certificates(keys.path());
     let root = debian_root(Some(release));
     let mount = "set -e
         mount -t tmpfs tmpfs \"$1\"
@@ -429,6 +430,7 @@ fn in_debian(release: &str, old: &Path, new: &Path) -> Finished {
         cp \"$3\" \"$1/root/old.deb\"
         cp \"$4\" \"$1/root/new.deb\"
         cp \"$5\" \"$1/root/tmp/package.sh\"
+        cp \"$6\" \"$1/root/tmp/ca.pem\"
         mount -t proc proc \"$1/root/proc\"
         mount --rbind /dev \"$1/root/dev\"
         cd \"$1/root\"
@@ -446,6 +448,7 @@ fn in_debian(release: &str, old: &Path, new: &Path) -> Finished {
     ]);
     command.arg(scratch.path()).arg(root).arg(old).arg(new);
     command.arg(repository().join("tests/fixtures/package.sh"));
+    command.arg(keys.path().join("ca.pem"));
     Limited::start(command.stdin(Stdio::null()), Duration::from_secs(900)).finish(b"")
 }
 
@@ -470,6 +473,8 @@ fn debian_installs_upgrades_removes_and_purges_the_package() {
             "0.0.2",
             "priority: notice",
             "/etc/tollgate/rules.d/own.yaml",
+            "/var/lib/tollgate/spool/0/00000000000000000001.lines",
+            "/var/lib/tollgate-serve/collector.db",
             "nothing is left",
         ] {
             assert!(lines.contains(&line), "{release} {line}: {finished:?}");

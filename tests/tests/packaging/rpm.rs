@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::{Scratch, need_root, program, which};
+use e2e::{Scratch, need_root, program, repository, which};
 
 use super::{release, run, script};
 
@@ -56,7 +56,44 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
     let needs_libc = headers.contains("libc.so.6");
     assert_eq!(requires.contains("libc.so.6("), needs_libc, "{requires}");
 
-    root.rpm(&["--install", "--nodeps", &old]);
+    is_complete_once_installed(&root, &old);
+    fs::write(root.at("etc/tollgate/config.yaml"), "priority: notice\n").expect("it is ours");
+    fs::write(root.at("etc/tollgate/rules.d/own.yaml"), "[]\n").expect("it is ours");
+    root.rpm(&["--upgrade", "--nodeps", &new]);
+    assert_eq!(root.rpm(&["-q", "--qf", "%{VERSION}", "tollgate"]), "1.2.3");
+    let kept = || fs::read_to_string(root.at("etc/tollgate/config.yaml"));
+    assert_eq!(kept().expect("it is kept"), "priority: notice\n");
+
+    // rpm has no purge: what was written since stays, and install.md says how it is removed.
+    let spool = root.at("var/lib/tollgate/spool/0");
+    fs::create_dir_all(&spool).expect("it is our folder");
+    fs::write(spool.join("00000000000000000001.lines"), "").expect("it is ours");
+    root.rpm(&["--erase", "tollgate"]);
+    let mut find = Command::new("find");
+    find.args(["etc", "usr", "var", "!", "-type", "d", "-printf", "/%p\n"]);
+    let left = run(find.current_dir(root.0.path()));
+    let mut left: Vec<_> = left.stdout.lines().collect();
+    left.sort_unstable();
+    assert_eq!(
+        left,
+        [
+            "/etc/tollgate/config.yaml.rpmsave",
+            "/etc/tollgate/rules.d/own.yaml",
+            "/var/lib/tollgate/spool/0/00000000000000000001.lines"
+        ]
+    );
+    for folder in ["/etc/tollgate", "/var/lib/tollgate"] {
+        let documented = fs::read_to_string(repository().join("docs/howto/install.md"));
+        let documented = documented.expect("it is in the repository");
+        let line = documented.lines().find(|line| line.contains("rpm --erase"));
+        let line = line.expect("it says how an rpm is removed");
+        assert!(line.split_whitespace().any(|word| word == folder), "{line}");
+    }
+}
+
+/// Installs a package, and checks what is there then.
+fn is_complete_once_installed(root: &Root, package: &str) {
+    root.rpm(&["--install", "--nodeps", package]);
     assert_eq!(
         root.rpm(&["-q", "tollgate"]),
         format!("tollgate-1.2.3~rc1-1.{}\n", std::env::consts::ARCH)
@@ -79,25 +116,4 @@ fn rpm_installs_verifies_upgrades_and_removes_the_package() {
     ] {
         assert!(root.at(file).is_file(), "{file}");
     }
-
-    fs::write(root.at("etc/tollgate/config.yaml"), "priority: notice\n").expect("it is ours");
-    fs::write(root.at("etc/tollgate/rules.d/own.yaml"), "[]\n").expect("it is ours");
-    root.rpm(&["--upgrade", "--nodeps", &new]);
-    assert_eq!(root.rpm(&["-q", "--qf", "%{VERSION}", "tollgate"]), "1.2.3");
-    let kept = || fs::read_to_string(root.at("etc/tollgate/config.yaml"));
-    assert_eq!(kept().expect("it is kept"), "priority: notice\n");
-
-    root.rpm(&["--erase", "tollgate"]);
-    let mut find = Command::new("find");
-    find.args(["etc", "usr", "!", "-type", "d", "-printf", "/%p\n"]);
-    let left = run(find.current_dir(root.0.path()));
-    let mut left: Vec<_> = left.stdout.lines().collect();
-    left.sort_unstable();
-    assert_eq!(
-        left,
-        [
-            "/etc/tollgate/config.yaml.rpmsave",
-            "/etc/tollgate/rules.d/own.yaml"
-        ]
-    );
 }
