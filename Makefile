@@ -37,14 +37,14 @@ test-all test-slow test-guest test-cluster: export TOLLGATE_TEST_SLOW = 1
 test test-all test-slow test-cluster cluster arm64 test-arm64: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all test-slow: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
-test-all test-slow: FEATURES = embedded
+test-all test-slow: FEATURES = embedded-runtime
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-slow test-chaos test-guest test-cluster test-kernels test-engines test-recorded test-re2 test-versions test-fuzz test-reproducible fuzz check bless bench-smoke cluster \
     isolation guard-peers soak debian-kernels static arm64 test-arm64 install uninstall deb rpm image dist sign
 # What `tollgate version` says of a release build. Builds of cargo alone do not know it.
-build static: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
+build static arm64: export TOLLGATE_COMMIT = $(or $(COMMIT),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,7 +88,7 @@ test-fuzz: ## fuzz every parser of hostile input for a minute
 	fuzz/run 1
 
 # Each is made, whatever comes of the others. A test that hangs is killed with what it started; see xtask/src/limit.rs.
-TIERS     = build static test-kernels test-engines test-recorded test-re2 test-fuzz test-chaos test-slow
+TIERS     = build static test-reproducible test-kernels test-engines test-recorded test-re2 test-fuzz test-chaos test-slow
 test-all: ## run every test, tier by tier, and print a table; TIERS='test-fuzz test-slow' runs some
 	$(CARGO) run --quiet --locked --package xtask -- tiers LIMIT=$(LIMIT) FEATURES=$(FEATURES) $(TIERS)
 
@@ -133,6 +133,7 @@ test-recorded: build ## record every run of the tests of events, replay it and c
 check: ## formatting, lints, API docs, and what xtask checks
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --package cli --no-default-features --locked -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings' $(CARGO) doc --workspace --no-deps --locked
 	$(CARGO) run --quiet --locked --package xtask -- check
 

@@ -7,9 +7,11 @@ mod idle;
 mod plugin_config;
 mod responses;
 mod rule_sources;
+#[cfg(feature = "bench")]
 mod workload;
 
 pub(crate) use added_rules::AddedRules;
+pub(crate) use bench::Bench;
 pub(crate) use collector::Collector;
 pub(crate) use idle::Idle;
 pub(crate) use plugin_config::PluginConfig;
@@ -17,6 +19,8 @@ pub(crate) use responses::Responses;
 pub(crate) use rule_sources::RuleSources;
 use std::ffi::OsString;
 use std::path::PathBuf;
+#[cfg(feature = "bench")]
+pub(crate) use workload::Workload;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -120,10 +124,10 @@ pub(crate) enum Verb {
     Generate(crate::command::generate::args::Generate),
     /// Measure how much watching slows a workload down
     #[command(arg_required_else_help = true)]
-    Bench(bench::Bench),
+    Bench(Bench),
     /// Run one load generator, for measurements and tests
     #[command(hide = true)]
-    Workload(workload::Workload),
+    Workload(Workload),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Copy this program into a folder, from an image that has no `cp`
@@ -134,6 +138,14 @@ pub(crate) enum Verb {
     Help(Help),
     /// Print the version
     Version(Version),
+}
+
+/// The command line of `tollgate workload`, which is not part of this build.
+#[cfg(not(feature = "bench"))]
+#[derive(Args, Debug)]
+pub(crate) struct Workload {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
 }
 
 /// The capture engine for running processes.

@@ -22,6 +22,7 @@ use crate::command::falco::args::Falco;
 
 fn main() -> ExitCode {
     // The processes of described tests have command lines of their own.
+    #[cfg(feature = "bench")]
     if let Some(code) = generator::scenario::follow_order() {
         return ExitCode::from(code);
     }
@@ -146,8 +147,8 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),
-        Verb::Bench(args) => command::bench::execute(&args.into()),
-        Verb::Workload(args) => command::workload::execute(&args.into()),
+        Verb::Bench(args) => command::bench::execute(args),
+        Verb::Workload(args) => command::workload::execute(args),
         Verb::Completions(args) => command::completions::execute(&args),
         Verb::Copy(args) => command::copy::execute(&args),
         Verb::Man(args) => command::man::execute(&args),

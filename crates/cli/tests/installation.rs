@@ -19,11 +19,14 @@ fn version_says_how_the_program_was_built() {
     let text = stdout(&run(&["version"]));
     let features = version["features"].as_array().expect("a list");
     let features: Vec<_> = features.iter().filter_map(|name| name.as_str()).collect();
-    assert_eq!(features.contains(&"serve"), cfg!(feature = "serve"));
-    assert_eq!(
-        features.contains(&"kubernetes"),
-        cfg!(feature = "kubernetes")
-    );
+    for (name, is_built) in [
+        ("bench", cfg!(feature = "bench")),
+        ("embedded-runtime", cfg!(feature = "embedded-runtime")),
+        ("kubernetes", cfg!(feature = "kubernetes")),
+        ("serve", cfg!(feature = "serve")),
+    ] {
+        assert_eq!(features.contains(&name), is_built, "{name}");
+    }
     let target = version["target"].as_str().expect("text");
     assert!(target.starts_with(std::env::consts::ARCH), "{target}");
     let linked = if version["static"] == true {
@@ -42,6 +45,68 @@ fn version_says_how_the_program_was_built() {
         version["commit"].as_str().unwrap_or("unknown"),
     );
     assert_eq!(text, expected);
+}
+
+/// The table in install.md has the features of Cargo.toml, and says which are built by default.
+#[test]
+fn documents_name_each_feature() {
+    let read = |path: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(path).expect("it is in the repository")
+    };
+    let manifest = read("Cargo.toml");
+    let (_, declared) = manifest.split_once("\n[features]\n").expect("it has some");
+    let (declared, _) = declared.split_once("\n[").expect("a section follows");
+    let (mut built, mut names) = (Vec::new(), Vec::new());
+    for line in declared.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, value)) = line.split_once(" = ") else {
+            continue;
+        };
+        if name == "default" {
+            built = value.split('"').skip(1).step_by(2).collect();
+        } else {
+            names.push(name);
+        }
+    }
+    let document = read("../../docs/howto/install.md");
+    let (_, table) = document
+        .split_once("\n## Features of a build\n")
+        .expect("it has the section");
+    let (table, _) = table.split_once("\n## ").expect("a section follows");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows: Vec<_> = rows.filter_map(|row| row.split_once("` | ")).collect();
+    let documented: Vec<_> = rows.iter().map(|(name, _)| *name).collect();
+    assert_eq!(documented, names);
+    for (name, rest) in rows {
+        let expected = if built.contains(&name) {
+            "yes | "
+        } else {
+            "no | "
+        };
+        assert!(rest.starts_with(expected), "{name}: {rest}");
+    }
+}
+
+/// Verbs of a feature that is not built say which one they need.
+#[test]
+fn verbs_without_their_feature_name_it() {
+    for (words, feature, is_built) in [
+        (&["bench", "quick"][..], "bench", cfg!(feature = "bench")),
+        (&["generate", "list"], "bench", cfg!(feature = "bench")),
+        (&["demo"], "bench", cfg!(feature = "bench")),
+        (&["workload", "getppid"], "bench", cfg!(feature = "bench")),
+        (&["serve"], "serve", cfg!(feature = "serve")),
+        (&["node"], "kubernetes", cfg!(feature = "kubernetes")),
+    ] {
+        if is_built {
+            continue;
+        }
+        let refused = run(words);
+        let message = String::from_utf8(refused.stderr).expect("it prints UTF-8");
+        assert_eq!(refused.status.code(), Some(3), "{words:?}: {message}");
+        let help = format!("build with the feature `{feature}`");
+        assert!(message.contains(&help), "{words:?}: {message}");
+    }
 }
 
 #[test]

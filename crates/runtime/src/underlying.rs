@@ -140,7 +140,7 @@ impl Embedded {
             }),
             Self::LeftOut => Err(RuntimeError::NotBuilt {
                 name: "embedded".to_owned(),
-                why: "this program was built without the feature `embedded`",
+                why: "this program was built without the feature `embedded-runtime`",
             }),
         }
     }

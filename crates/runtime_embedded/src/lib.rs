@@ -1,4 +1,4 @@
-//! `--runtime embedded`: containers made by libcontainer, which is linked in with the feature `embedded`.
+//! `--runtime embedded`: containers made by libcontainer, which is linked in with the feature `embedded-runtime`.
 //!
 //! Callers start a program with a runtime's command line. For this runtime that program is the same file, in
 //! another process.

@@ -38,7 +38,7 @@ struct Runtime {
 #[derive(Clone, Copy)]
 enum Needs {
     Program(&'static str),
-    /// The feature `embedded` of this program.
+    /// The feature `embedded-runtime` of this program.
     Embedded,
 }
 

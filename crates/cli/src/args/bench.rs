@@ -1,5 +1,6 @@
 //! The command line of `tollgate bench`.
 
+#[cfg(feature = "bench")]
 mod options;
 
 use std::path::PathBuf;

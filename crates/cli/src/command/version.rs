@@ -11,8 +11,9 @@ use crate::args::Version;
 /// Commit that the program was built from, with `-dirty` if files were changed. The Makefile sets the variable.
 const COMMIT: Option<&str> = option_env!("TOLLGATE_COMMIT");
 /// Optional parts, by the names of the features in Cargo.toml, and whether this build has them.
-const FEATURES: [(&str, bool); 3] = [
-    ("embedded", cfg!(feature = "embedded")),
+const FEATURES: [(&str, bool); 4] = [
+    ("bench", cfg!(feature = "bench")),
+    ("embedded-runtime", cfg!(feature = "embedded-runtime")),
     ("kubernetes", cfg!(feature = "kubernetes")),
     ("serve", cfg!(feature = "serve")),
 ];

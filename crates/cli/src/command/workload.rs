@@ -1,17 +1,27 @@
 //! `tollgate workload`; implemented in crate `workload`.
 
-use std::io;
-
-use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
-use diagnostics::lookup::own_program;
+
+use crate::args::Workload;
 
 /// Runs the verb.
-pub(crate) fn execute(options: &workload::LoadOptions) -> Outcome {
+#[cfg(feature = "bench")]
+pub(crate) fn execute(args: Workload) -> Outcome {
+    use std::io;
+
+    use diagnostics::exit::Exit;
+    use diagnostics::lookup::own_program;
+
     let program = own_program()?;
     Ok(Exit::Command(workload::run(
-        options,
+        &args.into(),
         &program,
         &mut io::stdout().lock(),
     )))
+}
+
+/// Refuses: this build makes no load.
+#[cfg(not(feature = "bench"))]
+pub(crate) fn execute(_args: Workload) -> Outcome {
+    Err(super::bench::unsupported("make load"))
 }

@@ -5,8 +5,6 @@
 
 use std::path::Path;
 
-use bench::record::Recording;
-use bench::summary::summarise;
 use config::Choice;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
@@ -85,8 +83,10 @@ struct Median {
 }
 
 /// Computes the medians of a results folder from its samples.
-fn measured(folder: &Path) -> Result<Vec<Median>, bench::Error> {
-    let summary = summarise(&Recording::load(folder)?);
+#[cfg(feature = "bench")]
+fn measured(folder: &Path) -> Result<Vec<Median>, String> {
+    let recording = bench::record::Recording::load(folder).map_err(|error| with_causes(&error))?;
+    let summary = bench::summary::summarise(&recording);
     let rows = summary.rows.into_iter().map(|row| Median {
         workload: row.workload,
         subject: row.subject,
@@ -94,6 +94,12 @@ fn measured(folder: &Path) -> Result<Vec<Median>, bench::Error> {
         median_ns: row.median_ns,
     });
     Ok(rows.collect())
+}
+
+/// Refuses: this build does not read results.
+#[cfg(not(feature = "bench"))]
+fn measured(_folder: &Path) -> Result<Vec<Median>, String> {
+    Err("this build reads no results; build with the feature `bench`".to_owned())
 }
 
 /// Returns the medians of the published run.
@@ -106,10 +112,7 @@ impl Figures {
     pub(super) fn of(folder: Option<&Path>, by: WatchMode) -> Result<Self, Failure> {
         let (origin, medians) = match folder {
             None => (PUBLISHED.0.to_owned(), published()),
-            Some(folder) => (
-                folder.display().to_string(),
-                measured(folder).map_err(|error| with_causes(&error)),
-            ),
+            Some(folder) => (folder.display().to_string(), measured(folder)),
         };
         medians
             .and_then(|medians| Self::read(&origin, &medians, by))
@@ -152,6 +155,7 @@ impl Figures {
 }
 
 /// Formats an error and its causes on one line.
+#[cfg(feature = "bench")]
 fn with_causes(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -31,7 +31,13 @@ pub enum OwnAction {
         /// The reason.
         reason: String,
     },
+    /// This build has no event generator.
+    NoGenerator,
 }
+
+/// Why the actions of rules are not played in such a build.
+const NO_GENERATOR: &str =
+    "this build has no event generator; build with the feature `bench` to check the rule's own action";
 
 /// Plays the action of a rule with the exception. A miss counts only if the rule alerts without the exception.
 ///
@@ -91,6 +97,7 @@ impl OwnAction {
             Self::NotPlayed { action, reason } => {
                 format!("not checked: the rule's own action {action}: {reason}")
             }
+            Self::NoGenerator => format!("not checked: {NO_GENERATOR}"),
         }
     }
 
@@ -103,6 +110,7 @@ impl OwnAction {
             Self::NotPlayed { action, reason } => {
                 json!({ "verdict": "not checked", "action": action, "reason": reason })
             }
+            Self::NoGenerator => json!({ "verdict": "not checked", "reason": NO_GENERATOR }),
         }
     }
 }

@@ -1,45 +1,18 @@
 //! `tollgate generate`: performs actions that rules detect, and checks that a detector alerts on them.
 
 pub(crate) mod args;
+#[cfg(feature = "bench")]
 mod detector;
+#[cfg(feature = "bench")]
+mod execute;
+#[cfg(feature = "bench")]
 mod options;
 
-use std::io;
+#[cfg(feature = "bench")]
+pub(crate) use execute::execute;
 
-use args::{Generate, Suite};
-use diagnostics::exit::Exit;
-use diagnostics::failure::Outcome;
-use diagnostics::terminal;
-use generator::{action, own_program, scenario, suite};
-
-/// Runs the verb.
-pub(crate) fn execute(verb: Generate) -> Outcome {
-    match verb {
-        Generate::List(args) => generator::list::execute(&args.into()),
-        Generate::Run(args) => generator::run::execute(&args.into()),
-        Generate::Test(args) => generator::test::execute(&(*args).try_into()?),
-        Generate::Perform(args) => Ok(Exit::Command(action::perform(
-            &args.into(),
-            &own_program()?,
-            &mut io::stdout().lock(),
-        ))),
-        Generate::Suite(Suite::Explain(args)) => {
-            terminal::print(&suite::explain::text(args.path.as_deref(), &args.with)?)
-        }
-        Generate::Suite(Suite::Run(args)) => suite::run(&args.into()),
-        Generate::Suite(Suite::Test(args)) => suite::test(&(*args).try_into()?),
-        Generate::Scene(args) => Ok(Exit::Command(scenario::scene(
-            &args.into(),
-            &own_program()?,
-            &mut io::stdout().lock(),
-        ))),
-        Generate::Bench(args) => generator::bench::execute(&(*args).try_into()?),
-        Generate::Work(args) => Ok(Exit::Command(action::work(
-            &args.into(),
-            &own_program()?,
-            &mut io::stdin().lock(),
-            &mut io::stdout().lock(),
-        ))),
-        Generate::Sweep(args) => Ok(Exit::Command(action::sweep(&args.into()))),
-    }
+/// Refuses: this build plays nothing.
+#[cfg(not(feature = "bench"))]
+pub(crate) fn execute(_verb: args::Generate) -> diagnostics::failure::Outcome {
+    Err(super::bench::unsupported("perform actions"))
 }

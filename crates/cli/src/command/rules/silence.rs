@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use diagnostics::failure::Failure;
+#[cfg(feature = "bench")]
 use generator::test::RulePlayed;
 use rule_tools::RuleFiles;
 use rule_tools::silence::{OwnAction, SilenceOptions};
@@ -81,6 +82,7 @@ impl From<Silence> for SilenceOptions {
 }
 
 /// Plays the action of a rule by the event generator.
+#[cfg(feature = "bench")]
 fn play(rule: &str, texts: &[&str]) -> Result<OwnAction, Failure> {
     Ok(match generator::test::play_for_rule(rule, texts)? {
         RulePlayed::NoAction => OwnAction::None,
@@ -95,4 +97,11 @@ fn play(rule: &str, texts: &[&str]) -> Result<OwnAction, Failure> {
             reason,
         },
     })
+}
+
+/// Plays nothing: this build has no event generator.
+#[cfg(not(feature = "bench"))]
+#[expect(clippy::unnecessary_wraps, reason = "the generator can fail")]
+fn play(_rule: &str, _texts: &[&str]) -> Result<OwnAction, Failure> {
+    Ok(OwnAction::NoGenerator)
 }

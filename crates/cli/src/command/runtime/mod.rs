@@ -138,7 +138,7 @@ fn own_verb(line: &CommandLine) -> Option<Outcome> {
     if let Some(call) = line.call.as_ref().filter(|call| call.words[0] == RULESET) {
         return Some(ruleset::execute(&call.words[1..]));
     }
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "embedded-runtime")]
     if let Some(call) = line
         .call
         .as_ref()
@@ -229,7 +229,7 @@ fn runtime(
 
 fn find(asked: Option<&OsStr>) -> Result<Runtime, RuntimeError> {
     let path = std::env::var_os("PATH");
-    let embedded = match cfg!(feature = "embedded") {
+    let embedded = match cfg!(feature = "embedded-runtime") {
         true => Embedded::BuiltIn,
         false => Embedded::LeftOut,
     };
@@ -249,7 +249,7 @@ fn is_known_by_default(line: &CommandLine, id: &str) -> Result<bool, Failure> {
 }
 
 /// Executes a command of the embedded runtime in this process.
-#[cfg(feature = "embedded")]
+#[cfg(feature = "embedded-runtime")]
 fn in_this_process(line: &CommandLine, words: &[OsString]) -> Outcome {
     let words: Vec<OsString> = line.global.iter().chain(words).cloned().collect();
     runtime_embedded::carry_out(&words)
@@ -257,7 +257,7 @@ fn in_this_process(line: &CommandLine, words: &[OsString]) -> Outcome {
 
 /// Replaces this process by the underlying runtime.
 fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "embedded-runtime")]
     if runtime.is_embedded() {
         return in_this_process(line, words);
     }
@@ -340,7 +340,7 @@ fn delete(
 
 /// Runs the underlying runtime to its end.
 fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
-    #[cfg(feature = "embedded")]
+    #[cfg(feature = "embedded-runtime")]
     if runtime.is_embedded() {
         return in_this_process(line, words);
     }
@@ -385,7 +385,7 @@ fn watched(
 /// Returns the file to execute for the embedded runtime, if that is not this program's own file.
 fn entering_program(runtime: &Runtime) -> Result<Option<OwnedFd>, Failure> {
     match runtime.is_embedded() {
-        #[cfg(feature = "embedded")]
+        #[cfg(feature = "embedded-runtime")]
         true => runtime_embedded::entering_program(),
         _ => Ok(None),
     }

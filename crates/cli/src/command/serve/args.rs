@@ -1,12 +1,15 @@
 //! The command line of `tollgate serve`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+#[cfg(feature = "serve")]
+use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use labels::Selector;
 
+use super::capture_on::CaptureOnOptions;
 use super::login::LoginOptions;
 use super::queue::QueueOptions;
 
@@ -57,6 +60,8 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) queue: QueueOptions,
     #[command(flatten)]
+    pub(crate) captures: CaptureOnOptions,
+    #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]
     #[arg(long, value_name = "TIME", value_parser = span, help_heading = STORE)]
@@ -78,6 +83,10 @@ pub(crate) struct StoreOption {
 
 /// A database.
 #[derive(Clone)]
+#[cfg_attr(
+    not(feature = "serve"),
+    expect(dead_code, reason = "the collector alone opens a store")
+)]
 pub(crate) enum StorePlace {
     /// A SQLite file.
     File(PathBuf),
@@ -93,6 +102,7 @@ impl StorePlace {
     }
 
     /// Returns the folder for what belongs beside the store, such as the collector's own certificate.
+    #[cfg(feature = "serve")]
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::File(path) => match path.parent() {
