@@ -3,9 +3,6 @@
 pub(crate) mod args;
 #[cfg(feature = "serve")]
 mod bundles;
-mod capture_on;
-#[cfg(feature = "serve")]
-mod captures;
 #[cfg(feature = "serve")]
 mod clauses;
 #[cfg(feature = "serve")]
