@@ -68,7 +68,7 @@ install -m 755 packaging/install.sh "$work/$name/packaging"
 packed "$name"
 
 out=$(absolute "$out")
-xtask sbom "$(absolute "$program")" "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out/$name.tar.gz" "$out"/tollgate-*-image.tar
+xtask sbom "$(absolute "$program")" "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out/$name.tar.gz" "$out/$name-debug.tar.gz" "$out"/tollgate-*-image.tar
 install -m 644 "$NOTICES" "$out/THIRD-PARTY-NOTICES"
 chmod 644 "$out"/tollgate[-_]*.cdx.json
 cd "$out"

@@ -13,6 +13,7 @@ mod documents;
 mod figures;
 mod limit;
 mod limits;
+mod lockfile;
 mod modules;
 mod pictures;
 mod release;
@@ -40,7 +41,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 14] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -105,6 +106,11 @@ const CHECKS: [Check; 13] = [
         "licences",
         "everything that is linked into the program has an allowed licence and its text",
         release::check,
+    ),
+    (
+        "lockfile",
+        "crates come from the registry; those in several versions have a reason",
+        lockfile::check,
     ),
 ];
 

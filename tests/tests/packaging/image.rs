@@ -6,15 +6,16 @@ use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use e2e::{Finished, Limited, Scratch, installed, need_root, program, skip};
+use e2e::{Finished, Limited, Scratch, installed, need_root, program, repository, skip};
 use serde_json::Value;
 
-use super::release::{commit, packed_as};
+use super::release::{commit, commit_of, packed_as};
 use super::{LIMIT, run, script};
 
 /// Makes the image of programs and returns the archive.
 fn make(folder: &Path, programs: &[&Path]) -> PathBuf {
     let mut image = script("image.sh");
+    image.env("COMMIT", commit_of(programs[0]));
     image.arg(programs[0]).arg(folder).args(&programs[1..]);
     run(image.env("VERSION", "1.2.3"));
     folder.join("tollgate-1.2.3-image.tar")
@@ -54,8 +55,34 @@ const MACHINES: (&str, &str, u8) = if cfg!(target_arch = "x86_64") {
     ("arm64", "amd64", 0x3e)
 };
 
+/// The program of images: the static one, if it is named, as in releases.
+fn native() -> PathBuf {
+    e2e::static_program().unwrap_or_else(program)
+}
+
+/// The program for the other architecture: the one that is named, else the one that `make arm64` has built from the same
+/// commit, else a file that looks like one.
+fn other(scratch: &Scratch, commit: &str) -> PathBuf {
+    if let Some(named) = std::env::var_os("TOLLGATE_ARM64_BIN") {
+        return PathBuf::from(named);
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| repository().join("target"), PathBuf::from);
+    let built = target.join("aarch64-unknown-linux-gnu/debug/tollgate");
+    let is_of = |path: &Path| {
+        let mut grep = Command::new("grep");
+        let found = grep.args(["-qaF", commit]).arg(path).status();
+        found.is_ok_and(|status| status.success())
+    };
+    if cfg!(target_arch = "x86_64") && built.is_file() && (commit == "unknown" || is_of(&built)) {
+        println!("image of {}", built.display());
+        return built;
+    }
+    of_another_machine(scratch, commit)
+}
+
 /// A file that looks like a program for another machine, of the same commit: its image is made, not run.
-fn of_another_machine(scratch: &Scratch) -> PathBuf {
+fn of_another_machine(scratch: &Scratch, commit: &str) -> PathBuf {
     let path = scratch.file("arm64", 0o755, fs::read("/bin/true").expect("it is there"));
     let mut file = fs::File::options()
         .write(true)
@@ -65,15 +92,17 @@ fn of_another_machine(scratch: &Scratch) -> PathBuf {
         .expect("it is a file");
     file.write_all(&[MACHINES.2]).expect("it is ours");
     file.seek(std::io::SeekFrom::End(0)).expect("it is a file");
-    file.write_all(commit().as_bytes()).expect("it is ours");
+    file.write_all(commit.as_bytes()).expect("it is ours");
     path
 }
 
 #[test]
 fn the_image_is_a_valid_layout_with_an_image_for_each_architecture() {
     let scratch = Scratch::new();
-    let other = of_another_machine(&scratch);
-    let archive = make(&scratch.path().join("made"), &[&program(), &other]);
+    let native = native();
+    let commit = commit_of(&native);
+    let other = other(&scratch, &commit);
+    let archive = make(&scratch.path().join("made"), &[&native, &other]);
     let layout = Layout(scratch.path().join("layout"));
     fs::create_dir(&layout.0).expect("it is our folder");
     run(Command::new("tar")
@@ -100,12 +129,12 @@ fn the_image_is_a_valid_layout_with_an_image_for_each_architecture() {
         .collect();
     assert_eq!(machines, [Some(MACHINES.0), Some(MACHINES.1)]);
     for descriptor in manifests {
-        check_image(&layout, descriptor);
+        check_image(&layout, descriptor, &commit);
     }
 }
 
 /// Checks what the index says of one image.
-fn check_image(layout: &Layout, descriptor: &Value) {
+fn check_image(layout: &Layout, descriptor: &Value, commit: &str) {
     let manifest = layout.read(&layout.blob(descriptor));
     assert_eq!(manifest["schemaVersion"], 2);
     assert_eq!(manifest["mediaType"], descriptor["mediaType"]);
@@ -123,7 +152,7 @@ fn check_image(layout: &Layout, descriptor: &Value) {
     assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
     assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
     let revision = labels.get("org.opencontainers.image.revision");
-    let known = Some(commit()).filter(|commit| *commit != "unknown");
+    let known = Some(commit).filter(|commit| *commit != "unknown");
     assert_eq!(revision.map(Value::as_str), known.map(Some));
     assert_eq!(*labels, manifest["annotations"]);
 
@@ -146,6 +175,23 @@ fn check_image(layout: &Layout, descriptor: &Value) {
     );
     let is_native = config["architecture"] == MACHINES.0;
     check_files(&plain, is_native);
+    if is_native && e2e::static_program().is_some() {
+        needs_no_library(&layout.0, &plain);
+    }
+}
+
+/// Checks that the program of an unpacked layer has no interpreter, and starts.
+fn needs_no_library(folder: &Path, layer: &Path) {
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(layer).arg("-C").arg(folder);
+    run(tar.arg("./tollgate"));
+    let unpacked = folder.join("tollgate");
+    let headers = run(Command::new("readelf")
+        .args(["--wide", "-l"])
+        .arg(&unpacked));
+    assert!(!headers.stdout.contains("INTERP"), "{headers:?}");
+    let version = run(Command::new(&unpacked).args(["version", "--json"])).stdout;
+    assert!(version.contains(r#""static":true"#), "{version}");
 }
 
 /// Checks owners and modes of the files of an unpacked layer. Plugins are loaded where the program is native.
@@ -225,7 +271,7 @@ fn an_image_of_what_is_no_program_or_of_two_for_one_architecture_is_refused() {
         )),
         "{message}"
     );
-    let other = of_another_machine(&scratch);
+    let other = of_another_machine(&scratch, commit());
     let message = refused(&[&other], "0123456789ab");
     assert!(
         message.ends_with(": its file does not have the commit 0123456789ab\nhelp: build it from the same commit as the others\n"),
@@ -272,7 +318,15 @@ fn podman_and_containerd_import_the_image_and_run_it_without_a_network() {
             "{missing} is in no folder of PATH"
         )));
     }
-    let archive = packed_as("-image.tar");
+    // A static program is in no other packing of these tests.
+    let scratch = Scratch::new();
+    let archive = match e2e::static_program() {
+        Some(named) => make(
+            &scratch.path().join("made"),
+            &[&named, &other(&scratch, &commit_of(&named))],
+        ),
+        None => packed_as("-image.tar"),
+    };
     let finished = with_engines(
         &archive,
         "podman load --quiet --input \"$1\"

@@ -5,6 +5,7 @@ mod origin;
 mod release;
 mod rpm;
 mod systemd;
+mod units;
 
 use std::collections::BTreeMap;
 use std::fs;

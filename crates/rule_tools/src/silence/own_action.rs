@@ -36,8 +36,7 @@ pub enum OwnAction {
 }
 
 /// Why the actions of rules are not played in such a build.
-const NO_GENERATOR: &str =
-    "this build has no event generator; build with the feature `bench` to check the rule's own action";
+const NO_GENERATOR: &str = "this build has no event generator; build with the feature `bench`";
 
 /// Plays the action of a rule with the exception. A miss counts only if the rule alerts without the exception.
 ///

@@ -1,0 +1,91 @@
+//! The systemd units: valid, no more exposed than documents say, and started by systemd itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::{Scratch, installed, need_root, program, repository, skip};
+
+use crate::run;
+
+/// Each unit, the document that has its rating, and the highest rating: tenths, as `systemd-analyze security --threshold`.
+const UNITS: [(&str, &str, u32); 2] = [
+    ("tollgate-watch", "docs/howto/install.md", 72),
+    ("tollgate-serve", "docs/howto/collector.md", 12),
+];
+
+/// Writes a unit that starts a program of a folder.
+fn unit(scratch: &Scratch, name: &str, bin: &Path) -> PathBuf {
+    let template = repository().join(format!("packaging/{name}.service"));
+    let text = fs::read_to_string(template).expect("it is in the repository");
+    let text = text.replace("@BINDIR@", &bin.display().to_string());
+    scratch.file(&format!("{name}.service"), 0o644, text)
+}
+
+#[test]
+fn each_unit_is_valid_and_as_exposed_as_documented() {
+    if !installed("systemd-analyze") {
+        skip!("needs systemd-analyze", || Ok(
+            "systemd-analyze is in no folder of PATH".to_owned()
+        ));
+    }
+    let scratch = Scratch::new();
+    let program = program();
+    let bin = program.parent().expect("it is in a folder");
+    for (name, document, threshold) in UNITS {
+        let unit = unit(&scratch, name, bin);
+        // It succeeds where it warns: about unknown keys, missing programs, bad values.
+        let verified = run(Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&unit));
+        assert_eq!(verified.stderr, "", "{name}");
+
+        let rating = |threshold: u32| {
+            let mut rate = Command::new("systemd-analyze");
+            rate.args(["security", "--offline=yes", "--no-pager"]);
+            rate.arg(format!("--threshold={threshold}")).arg(&unit);
+            let rated = rate.output().expect("it is installed");
+            let text = String::from_utf8(rated.stdout).expect("it prints UTF-8");
+            (rated.status.success(), text)
+        };
+        let (is_below, text) = rating(threshold);
+        assert!(is_below, "{name}: {text}");
+        assert!(!rating(0).0, "{name}: no unit is rated 0: {text}");
+        let documented = fs::read_to_string(repository().join(document));
+        let documented = documented.expect("it is in the repository");
+        let figure = format!("{}.{}", threshold / 10, threshold % 10);
+        assert!(
+            documented.contains(&format!("rates it {figure} "))
+                || documented.contains(&format!("rates the unit {figure} ")),
+            "{document} does not say {figure}"
+        );
+    }
+}
+
+#[test]
+fn systemd_starts_the_watch_which_alerts() {
+    need_root!();
+    let systemd = Path::new("/lib/systemd/systemd");
+    if !systemd.exists() {
+        skip!("needs systemd", || Ok(format!(
+            "{} does not exist",
+            systemd.display()
+        )));
+    }
+    let (scratch, root) = (Scratch::new(), Scratch::new());
+    let unit = unit(&scratch, "tollgate-watch", Path::new("/opt"));
+    let mut start = Command::new("unshare");
+    start.args(["--mount", "--propagation", "private"]);
+    start.arg(repository().join("tests/fixtures/systemd_units.sh"));
+    let finished = run(start.arg(root.path()).arg(unit).arg(program()));
+    let text = &finished.stdout;
+    for line in [
+        "started\n",
+        "\nActiveState=active\n",
+        "\nDevicePolicy=closed\n",
+        "A file with secrets was read (file=/etc/shadow ",
+    ] {
+        assert!(text.contains(line), "{line}: {finished:?}");
+    }
+    assert!(!text.contains("cannot resolve"), "{finished:?}");
+}
