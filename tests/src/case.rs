@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use generator::expectation::{Comparison, Expectation, Fit};
 
 use crate::{
-    Alert, Engine, Environment, Identity, Pattern, SENTINEL, StockRule, Watch, WatchResult,
+    Alert, Engine, Environment, Identity, Pattern, SENTINEL, StockRule, Watch, WatchResult, slow,
     stock_rules,
 };
 
@@ -36,6 +36,10 @@ macro_rules! with_listener {
     };
 }
 
+/// What is above whoever logs in to a machine with systemd. `proc.aname` has all of them: a rule that leaves one out
+/// never fires there.
+const LOGIN: &[&str] = &["systemd", "sshd", "bash"];
+
 /// A program that does, or nearly does, what a rule detects.
 #[derive(Clone, Copy, Debug)]
 pub struct TestProgram {
@@ -46,6 +50,7 @@ pub struct TestProgram {
     known: bool,
     inside: bool,
     waits: bool,
+    apart: bool,
     /// The process that the alert names. For a program that must fire, `fields` holds what the alert must
     /// contain.
     process: &'static str,
@@ -73,6 +78,7 @@ pub const fn act(process: &'static str, command: &'static [&'static str]) -> Tes
         known: false,
         inside: false,
         waits: false,
+        apart: false,
         process,
         fields: &[],
     }
@@ -124,6 +130,21 @@ impl TestProgram {
             waits: true,
             ..self
         }
+    }
+
+    /// Leaves out the run below a login: the rule is about processes that nobody started from one.
+    pub const fn apart_from_logins(self) -> Self {
+        Self {
+            apart: true,
+            ..self
+        }
+    }
+
+    /// Runs it below a shell of a login, in its first environment as its first user, under the rules of a file.
+    fn run_below_login(&self, file: &PathBuf) -> (Environment, Identity, WatchResult) {
+        let (place, identity) = (self.places[0], self.identities[0]);
+        let watch = self.watch(place, identity).below(LOGIN);
+        (place, identity, watch.rules_file(file).run())
     }
 
     /// Returns true if the case does not apply to an engine that watches from outside: names of other hosts
@@ -218,6 +239,7 @@ impl Case {
                 }
             }
         }
+        failures.extend(self.failures_below_login(file, stock));
         let count = failures.len();
         assert!(
             failures.is_empty(),
@@ -226,6 +248,25 @@ impl Case {
             failures.join("\n")
         );
         first
+    }
+
+    /// Runs the first program that must fire below a login, or all of them in the slow tier.
+    fn failures_below_login(&self, file: &PathBuf, stock: &StockRule) -> Vec<String> {
+        let acts = self
+            .fires
+            .iter()
+            .filter(|act| !act.is_out_of_reach() && !act.apart);
+        let acts = acts.take(if slow() { usize::MAX } else { 1 });
+        let failure = |act: &TestProgram| {
+            let (place, identity, watched) = act.run_below_login(file);
+            let why = fired(&watched, stock, act, place, identity).err()?;
+            let story = watched.story();
+            Some(format!(
+                "{:?} below {LOGIN:?} at {place:?} as {identity:?}: {why}\n{story}",
+                act.command
+            ))
+        };
+        acts.filter_map(failure).collect()
     }
 
     fn acts(&self) -> impl Iterator<Item = (&TestProgram, bool)> {

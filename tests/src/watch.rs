@@ -133,6 +133,19 @@ impl Watch {
         self
     }
 
+    /// Runs the command below shells that have these names, the outermost first. Each waits for the next.
+    pub fn below(mut self, names: &[&str]) -> Self {
+        for name in names.iter().rev() {
+            let shell = self.scratch.program(&which("bash"), name);
+            let mut words = vec![shell.display().to_string()];
+            // More than one command, so that the shell does not become the last one.
+            words.extend(["-c", r#""$0" "$@"; exit $?"#].map(str::to_owned));
+            words.append(&mut self.command);
+            self.command = words;
+        }
+        self
+    }
+
     /// Returns the program's path, which every user can execute; valid in containers, too.
     pub fn program(&self) -> &Path {
         &self.program

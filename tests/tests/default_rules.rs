@@ -287,7 +287,7 @@ system_user_interactive => Case {
 
 terminal_shell => Case {
     rule: "Terminal shell in container",
-    fires: &[act("bash", &["bash", "-c", ":"]).on_terminal().by(&[User])],
+    fires: &[act("bash", &["bash", "-c", ":"]).on_terminal().by(&[User]).apart_from_logins()],
     near_misses: &[
         act("bash", &["bash", "-c", ":"]),
         act("bash", &["timeout", "--foreground", "9", "bash", "-c", ":"]).on_terminal(),
@@ -298,7 +298,9 @@ terminal_shell => Case {
 package_manager => Case {
     rule: "Launch Package Management Process in Container",
     fires: &[act("dpkg", &["/opt/busybox/dpkg", "-l"]).at(CONTAINER).by(&[User]),
-        act("pip3", sh!("ln /bin/true /usr/bin/pip3; pip3 install x"))],
+        act("pip3", sh!("ln /bin/true /usr/bin/pip3; pip3 install x")),
+        // A service that npm started is no installation.
+        act("dpkg", sh!("cp /bin/bash %W/npm; %W/npm -c '/opt/busybox/dpkg -l; :' start"))],
     near_misses: &[
         act("apt-file", sh!("ln /bin/true /usr/bin/apt-file; apt-file update")),
         act("apt-get", sh!("cp /bin/true %W/apt-get; %W/apt-get")).at(&[Host]),
@@ -846,6 +848,8 @@ write_below_etc => Case {
         act("perl", perl!(named!("/etc", "/etc/named")))
             .showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/etc/named")]),
         act("ln", &["ln", "-s", "/opt/x", "/etc/link"]).showing(&[("evt.arg.linkpath", "/etc/link")]),
+        // What lost its parent is no service.
+        act("cp", sh!("cp /bin/bash %W/systemd; %W/systemd -c 'cp /etc/hosts /etc/new; :'")),
     ],
     near_misses: &[
         act("perl", perl!(nameless!("/etc", ""))),
@@ -856,6 +860,8 @@ write_below_etc => Case {
                 "%W/ssh-keygen %W/x /etc/ssh/ssh_host_rsa_key"),
         ),
         act("ldconfig", sh!("cp /bin/cp %W/ldconfig; %W/ldconfig /etc/hosts /etc/ld.so.cache")),
+        act("cups", sh!("cp /bin/bash %W/systemd; cp /bin/cp /usr/sbin/cups",
+            "%W/systemd -c '/usr/sbin/cups /etc/hosts /etc/printers; :'")),
     ],
 };
 
