@@ -207,12 +207,16 @@ fn in_podman(options: &[&str]) -> Finished {
         .args(["sh", "-c", "cat /etc/shadow; exit 6"])
         .stdin(Stdio::null());
     let finished = Limited::start(&mut podman, LIMIT).finish(b"");
-    // What a container engine leaves mounted keeps the folder from being removed.
+    unmount_storage(&storage);
+    finished
+}
+
+/// What a container engine leaves mounted keeps its folder from being removed.
+fn unmount_storage(scratch: &Scratch) {
     let _ = Command::new("umount")
         .arg("-R")
-        .arg(storage.path().join("storage/overlay"))
+        .arg(scratch.path().join("storage/overlay"))
         .output();
-    finished
 }
 
 #[test]
@@ -257,6 +261,66 @@ fn as_entry_point_it_works_under_a_container_engines_defaults() {
             "{options:?}: {alert}"
         );
     }
+}
+
+/// The images from which the Dockerfile of docs is built; the second stands for the user's own.
+const BUILD_IMAGES: [&str; 2] = ["docker.io/library/debian:12", "docker.io/library/redis:7"];
+
+/// It takes a release build from nothing.
+#[test]
+fn the_dockerfile_of_docs_builds_an_image_that_watches() {
+    need_root!();
+    e2e::need_slow!();
+    let scratch = Scratch::new();
+    let podman = || {
+        let mut podman = Command::new("podman");
+        podman.arg("--root").arg(scratch.path().join("storage"));
+        podman.arg("--runroot").arg(scratch.path().join("run"));
+        podman.args(["--cgroup-manager", "cgroupfs", "--runtime", "runc"]);
+        podman.stdin(Stdio::null());
+        podman
+    };
+    for image in BUILD_IMAGES {
+        let mut pull = podman();
+        pull.args(["pull", "--quiet", image]);
+        let pulled = Limited::start(&mut pull, Duration::from_secs(600)).finish(b"");
+        if pulled.code() != 0 {
+            unmount_storage(&scratch);
+            skip!("needs images of a public registry", || Ok(format!(
+                "podman cannot pull {image}: {}",
+                pulled.stderr.trim_end()
+            )));
+        }
+    }
+    // The commit alone, without what was built here.
+    let clone = scratch.path().join("clone");
+    let mut git = Command::new("git");
+    git.args(["clone", "--quiet"])
+        .arg(e2e::repository())
+        .arg(&clone);
+    assert!(git.status().expect("git is installed").success());
+    let mut build = podman();
+    build.args(["build", "--quiet", "-f", "docs/howto/deployment/Dockerfile"]);
+    build.args([
+        "--build-arg",
+        "IMAGE=docker.io/library/redis:7",
+        "-t",
+        "watched",
+        ".",
+    ]);
+    let built = Limited::start(build.current_dir(&clone), Duration::from_secs(3400)).finish(b"");
+    assert_eq!(built.code(), 0, "{built:?}");
+    let mut run = podman();
+    run.args(PODMAN_RUN);
+    run.args(["watched", "sh", "-c", "cat /etc/shadow; exit 6"]);
+    let finished = Limited::start(&mut run, LIMIT).finish(b"");
+    unmount_storage(&scratch);
+    assert_eq!(finished.code(), 6, "{finished:?}");
+    let rules: Vec<_> = alerts(&finished)
+        .into_iter()
+        .map(|alert| alert.rule)
+        .collect();
+    assert_eq!(rules, ["Read sensitive file untrusted"], "{finished:?}");
 }
 
 /// What Docker's default profile lacks of podman's without CAP_SYS_PTRACE, as far as it concerns

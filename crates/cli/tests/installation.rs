@@ -68,6 +68,7 @@ fn documents_name_each_feature() {
             names.push(name);
         }
     }
+    names.sort_unstable();
     let document = read("../../docs/howto/install.md");
     let (_, table) = document
         .split_once("\n## Features of a build\n")
