@@ -25,7 +25,7 @@ use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::plugins::Plugins;
-use crate::recording::{AskedCapture, Recordings, UnstartedRecording};
+use crate::recording::{CollectorCapture, Recordings, UnstartedRecording};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
@@ -173,7 +173,7 @@ struct Read {
     verify: VerifyOptions,
     recorder: Option<Arc<dyn Recorder>>,
     recordings: Vec<UnstartedRecording>,
-    asked: Option<Arc<AskedCapture>>,
+    asked: Option<Arc<CollectorCapture>>,
     plugins: Plugins,
     made: Loaded,
     taker: PolicyTaker,
@@ -190,7 +190,7 @@ fn read(
 ) -> Result<Read, Failure> {
     let is_resumed = matches!(origin, Origin::Handover(_));
     let sink = DeferredSink::default();
-    let asked = AskedCapture::of(config);
+    let asked = CollectorCapture::of(config);
     let (recorder, recordings) = recordings(detection, config, is_resumed, asked.clone())?;
     let verify = verify_options(config, engine);
     let options = engine_options(config, recorder.clone());
@@ -242,7 +242,7 @@ fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
-    asked: Option<Arc<AskedCapture>>,
+    asked: Option<Arc<CollectorCapture>>,
 ) -> Result<OpenedRecordings, Failure> {
     let options = record_options(detection);
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;

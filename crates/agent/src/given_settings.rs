@@ -218,6 +218,13 @@ mod tests {
         "capture.mode",
         "collector_output.allow_rollback",
         "collector_output.bundle_min_version",
+        // Without `allow_captures`, they are refused.
+        "collector_output.capture_on_alert.after",
+        "collector_output.capture_on_alert.before",
+        "collector_output.capture_on_alert.limit",
+        "collector_output.capture_on_alert.max_per_hour",
+        "collector_output.capture_on_alert.priority",
+        "collector_output.capture_on_alert.rules",
         "collector_output.enabled",
         "collector_output.labels",
         "collector_output.spool_limit",

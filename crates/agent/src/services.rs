@@ -54,7 +54,7 @@ use crate::learn::Learner;
 use crate::metrics;
 use crate::observer::AlertObserver;
 use crate::policy_files;
-use crate::recording::{AskedCapture, UnstartedRecording, Writing};
+use crate::recording::{CollectorCapture, UnstartedRecording, Writing};
 use crate::totals;
 
 /// Rules at the agent's start.
@@ -182,8 +182,8 @@ pub(super) struct AgentConfig {
     pub(super) config: ConfigSource,
     /// The same, with what a bundle says.
     pub(super) config_with: ConfigWith,
-    /// Records what a collector asks for; `None` if that is not allowed.
-    pub(super) asked: Option<Arc<AskedCapture>>,
+    /// Records for a collector; `None` if that is not allowed.
+    pub(super) asked: Option<Arc<CollectorCapture>>,
     /// How the command takes policies of bundles.
     pub(super) taker: PolicyTaker,
     /// What is reported about the bundle.
@@ -541,8 +541,8 @@ fn policy_reader(path: Option<&Path>, taker: &PolicyTaker) -> impl Fn() -> Optio
     }
 }
 
-/// Lets a collector ask for captures, if that is allowed.
-fn allow_captures(asked: Option<Arc<AskedCapture>>, dispatcher: &Dispatcher) {
+/// Lets a collector have captures, if that is allowed.
+fn allow_captures(asked: Option<Arc<CollectorCapture>>, dispatcher: &Dispatcher) {
     if let Some(asked) = asked {
         dispatcher.take_captures(asked);
     }

@@ -1,4 +1,4 @@
-//! Captures that people ask agents for: on their way down, up, and to whoever asked.
+//! Captures: those that people ask agents for, on their way down, up, and to whoever asked, and those around alerts.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{
-    AgentId, Capture, CaptureAsked, CaptureEnd, CaptureId, MAX_CAPTURE_SECONDS, NewCapture, Store,
-    StoreError,
+    AgentId, AlertCaptureBegun, AlertDetail, Capture, CaptureAsked, CaptureEnd, CaptureId,
+    CaptureUse, CapturedAlert, MAX_CAPTURE_SECONDS, NewAlertCapture, NewCapture, Store, StoreError,
 };
 
 use crate::alert::time_text;
@@ -27,6 +27,9 @@ const MAX_PART: usize = 1 << 20;
 
 /// Largest body of the other requests in bytes.
 const MAX_REQUEST: usize = 4096;
+
+/// Longest time before or after an alert in a capture, whatever an agent says.
+const MAX_AROUND_MS: u32 = MAX_CAPTURE_SECONDS * 1000;
 
 /// Someone asks for a capture.
 #[derive(Deserialize)]
@@ -117,6 +120,12 @@ fn capture_json(capture: &Capture) -> Value {
         "events": capture.events,
         "lost": capture.lost,
         "reason": capture.reason,
+        "alert": capture.alert.as_ref().map(|alert| json!({
+            "rule": alert.rule,
+            "time": time_text(alert.time_ns),
+            "before_ms": alert.before_ms,
+            "after_ms": alert.after_ms,
+        })),
     })
 }
 
@@ -134,7 +143,8 @@ pub(crate) async fn file(
 /// Answers with the data of a capture.
 pub(crate) async fn download(shared: &Arc<Shared>, id: i64, actor: String) -> Answer {
     let turn = shared.download_turn().await?;
-    let data = shared.blocking(move |store| store.capture_data(CaptureId(id), &actor));
+    let data = shared
+        .blocking(move |store| store.capture_data(CaptureId(id), &actor, CaptureUse::Download));
     let data = data.await?.ok_or_else(|| Refusal::not_found("capture"))?;
     let mut response = Body::new(Download::new(data, turn)).into_response();
     let headers = response.headers_mut();
@@ -150,6 +160,73 @@ pub(crate) async fn download(shared: &Arc<Shared>, id: i64, actor: String) -> An
         headers.insert(header::CONTENT_DISPOSITION, name);
     }
     Ok(response)
+}
+
+/// Returns the capture around an alert: its own one, or one around another alert in whose time it is.
+pub(crate) fn around<'c>(alert: &AlertDetail, captures: &'c [Capture]) -> Option<&'c Capture> {
+    let row = &alert.row;
+    let is_around = |of: &CapturedAlert| {
+        let ns = |ms: u32| i64::from(ms).saturating_add(1).saturating_mul(1_000_000);
+        let from = of.time_ns.saturating_sub(ns(of.before_ms));
+        (from..=of.time_ns.saturating_add(ns(of.after_ms))).contains(&row.time_ns)
+    };
+    let of_agent = captures.iter().filter(|it| it.agent == alert.agent);
+    let around = of_agent.filter(|it| it.alert.as_ref().is_some_and(is_around));
+    let is_own = |of: &CapturedAlert| of.rule == row.rule && of.time_ns == row.time_ns;
+    around.max_by_key(|it| {
+        let is_own = it.alert.as_ref().is_some_and(is_own);
+        (is_own, it.state == store::CaptureState::Complete)
+    })
+}
+
+/// Says how much of the time around its alert a capture has.
+pub(crate) fn spans(alert: &CapturedAlert) -> String {
+    let seconds = |ms: u32| f64::from(ms) / 1000.0;
+    let (before, after) = (seconds(alert.before_ms), seconds(alert.after_ms));
+    format!("{before:.1} s before and {after:.1} s after the alert")
+}
+
+/// An agent has recorded around an alert.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announced {
+    rule: String,
+    time_ns: i64,
+    before_ms: u32,
+    after_ms: u32,
+}
+
+/// `POST /api/v1/captures/alert`: an agent announces a capture around an alert. Answers with its number, and the part that is
+/// expected.
+pub(crate) async fn announce(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    body: Body,
+) -> Answer {
+    let agent = auth::agent(&shared, &caller).await?.id;
+    let text = body::small(&caller.headers, body, MAX_REQUEST).await?;
+    let announced: Announced = serde_json::from_str(&text)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let alert = CapturedAlert {
+        rule: grouping::clipped(&announced.rule),
+        time_ns: announced.time_ns,
+        before_ms: announced.before_ms.min(MAX_AROUND_MS),
+        after_ms: announced.after_ms.min(MAX_AROUND_MS),
+    };
+    let new = NewAlertCapture { agent, alert };
+    let begun = shared.blocking(move |store| store.begin_alert_capture(new));
+    let conflict = |why: String| Err(Refusal::new(StatusCode::CONFLICT, why));
+    match begun.await? {
+        AlertCaptureBegun::Begun(id, parts) => Ok(json_response(
+            StatusCode::CREATED,
+            &json!({"capture": id.0, "parts": parts}),
+        )),
+        AlertCaptureBegun::Known(id) => conflict(format!("capture {} of this alert is over", id.0)),
+        AlertCaptureBegun::Busy => {
+            conflict("too many captures around alerts were begun lately".to_owned())
+        }
+        AlertCaptureBegun::UnknownAgent => Err(Refusal::not_found("agent")),
+    }
 }
 
 /// Returns what an agent is to record, as the answer to its sign of life says it.

@@ -96,7 +96,13 @@ pub(crate) async fn inventory(
             }
         },
     };
-    let answer = json!({"agent": id.0, "bundle": bundle, "capture": capture});
+    let capture_on = shared.capture_on.as_ref().map(|on| on.as_json());
+    let answer = json!({
+        "agent": id.0,
+        "bundle": bundle,
+        "capture": capture,
+        "capture_on": capture_on,
+    });
     Ok(json_response(StatusCode::OK, &answer))
 }
 

@@ -35,9 +35,11 @@ mod user_name;
 pub use bundles::{Choice, Choices};
 pub use certificates::{CertificateError, own_certificate};
 pub use oidc::{OidcError, OidcSettings};
+pub use outputs::CaptureOnAlert;
 pub use page::{
-    AccountError, AlertToExplain, ClauseValue, Exception, ExplainAlert, MatchedClause, MatchedRule,
-    ProposeException, add_user, first_link, set_password,
+    AccountError, AlertToExplain, BrowseCapture, CaptureQuery, CaptureView, CapturedEvent,
+    CapturedProcess, ClauseValue, Exception, ExplainAlert, FilterProblem, MatchedClause,
+    MatchedRule, ProposeException, add_user, first_link, set_password,
 };
 pub use queue::{QueueError, QueueSettings};
 pub use secret::{NewSecret, hash};

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use hyper::body::Incoming;
+use outputs::CaptureOnAlert;
 use serve::{
     Address, ConnectionDeadlines, ConnectionLimits, HttpListener, ServeError, ServerFiles,
 };
@@ -21,7 +22,7 @@ use tower_service::Service;
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::oidc::{OidcError, OidcSettings};
-use crate::page::{self, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
+use crate::page::{self, BrowseCapture, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
 use crate::queue::{self, Queue, QueueError, QueueSettings};
 use crate::{api, body, bundles, captures, ingest};
 
@@ -91,6 +92,10 @@ pub struct Settings {
     pub propose: Option<ProposeException>,
     /// Says for the page why the clauses of a rule matched; `None` leaves that out.
     pub explain: Option<ExplainAlert>,
+    /// Looks into captures for the page; `None` leaves that out.
+    pub browse: Option<BrowseCapture>,
+    /// Alerts around which agents record that allow captures.
+    pub capture_on: Option<CaptureOnAlert>,
     /// Identity provider by which people log in, beside passwords.
     pub oidc: Option<OidcSettings>,
     /// Queue in front of the store; without one, a batch is acknowledged when the store has it.
@@ -134,6 +139,8 @@ pub(crate) struct Shared {
     pub(crate) tails: Tails,
     pub(crate) propose: Option<ProposeException>,
     pub(crate) explain: Option<ExplainAlert>,
+    pub(crate) browse: Option<BrowseCapture>,
+    pub(crate) capture_on: Option<CaptureOnAlert>,
     pub(crate) queue: Option<Arc<Queue>>,
     /// Turns of questions to the store; `None` without a queue.
     questions: Option<Arc<Semaphore>>,
@@ -275,6 +282,8 @@ impl Collector {
             tails: Tails::new(),
             propose: settings.propose,
             explain: settings.explain,
+            browse: settings.browse,
+            capture_on: settings.capture_on,
             queue,
             questions,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
@@ -354,6 +363,7 @@ fn router(shared: Arc<Shared>) -> Router {
             "/api/v1/captures",
             get(captures::list).post(captures::request),
         )
+        .route("/api/v1/captures/alert", post(captures::announce))
         .route(
             "/api/v1/captures/{id}/chunks/{number}",
             put(captures::chunk),

@@ -358,6 +358,8 @@ fn tls_is_1_3_with_a_certificate_of_its_own_that_survives_a_restart() {
         max_bytes: None,
         propose: None,
         explain: None,
+        browse: None,
+        capture_on: None,
         oidc: None,
         queue: None,
     };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rules::{Alert, AlertValue, Priority};
 
+use crate::capture::CaptureSource;
 use crate::channel::{Channel, OnSettled};
 use crate::format::{Format, Formatter};
 use crate::hub::{
@@ -16,7 +17,7 @@ use crate::hub::{
 };
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
-use crate::report::{BundleSink, CaptureSource, ReportSlot, ReportSource};
+use crate::report::{BundleSink, ReportSlot, ReportSource};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::Worker;
 

@@ -13,6 +13,7 @@
 //! A new kind of output is one file that implements [`Channel`] and [`OutputKind`], and a row of
 //! [`Outputs`].
 
+mod capture;
 mod channel;
 pub mod collector;
 mod dispatcher;
@@ -54,6 +55,10 @@ mod throttle;
 mod time;
 mod worker;
 
+pub use capture::{
+    AlertCaptureCounts, CaptureCause, CaptureOnAlert, CaptureProgress, CaptureSource,
+    CapturedAlert, MAX_AFTER, MAX_BEFORE, MAX_LIMIT_MIB,
+};
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use collector::CollectorOutput;
 pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError};
@@ -73,9 +78,8 @@ pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use report::{
-    AgentReport, BundleReport, BundleSink, BundledPolicy, BundledPolicyState, CaptureProgress,
-    CaptureSource, EnforcerReport, PolicyReport, ReportSlot, ReportSource, RuleTime, RuleTimes,
-    RulesReport,
+    AgentReport, BundleReport, BundleSink, BundledPolicy, BundledPolicyState, EnforcerReport,
+    PolicyReport, ReportSlot, ReportSource, RuleTime, RuleTimes, RulesReport,
 };
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::capture::CaptureSource;
+
 /// State of an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentReport {
@@ -150,47 +152,6 @@ pub type ReportSource = Box<dyn Fn() -> AgentReport + Send + Sync>;
 /// Callback that takes a bundle as the collector sent it. Runs on the threads of channels, and only passes it on: the
 /// report says later what became of it. Returns false if it is to come again.
 pub type BundleSink = Box<dyn Fn(String) -> bool + Send + Sync>;
-
-/// How far a capture that the collector asked for is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CaptureProgress {
-    /// There is none.
-    Idle,
-    /// Events are recorded.
-    Recording {
-        /// Number that the collector gave it.
-        id: u64,
-    },
-    /// It waits to be sent.
-    Done {
-        /// Number that the collector gave it.
-        id: u64,
-        /// Its size.
-        bytes: usize,
-        /// Events in it.
-        events: u64,
-        /// Events that are not in it, because it had reached its size.
-        lost: u64,
-    },
-}
-
-/// Records events for a collector that asks for them: one capture at a time. Channels call it, so nothing waits.
-pub trait CaptureSource: Send + Sync {
-    /// Begins a capture of this many seconds, unless there is one.
-    fn begin(&self, id: u64, seconds: u64);
-
-    /// Ends the recording before its time.
-    fn end(&self);
-
-    /// Returns how far the capture is.
-    fn progress(&self) -> CaptureProgress;
-
-    /// Returns at most `length` bytes of the capture from `from` on.
-    fn read(&self, from: usize, length: usize) -> Vec<u8>;
-
-    /// Throws the capture away.
-    fn forget(&self);
-}
 
 /// Place in which channels find the source of reports. Channels start before the engine does, so it is empty
 /// at first, and stays so in a program that is no agent.

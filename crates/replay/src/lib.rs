@@ -2,6 +2,7 @@
 //! the tools that take a capture.
 
 mod alerts;
+mod browse;
 mod events;
 mod options;
 mod progress;
@@ -21,6 +22,9 @@ use event::Evaluator;
 use rules::Engine;
 use scap::read::Reader;
 
+pub use self::browse::{
+    BrowseQuery, Browsed, BrowsedEvent, BrowsedProcess, FilterError, browse,
+};
 pub use self::options::ReplayOptions;
 use self::progress::Progress;
 use self::source::Count;

@@ -37,6 +37,8 @@ use risk::Search;
 pub struct RuleMatch<'r> {
     /// Name of the rule.
     pub rule: &'r str,
+    /// Its priority.
+    pub priority: Priority,
     /// Whether a match starts a capture.
     pub capture: bool,
     /// Duration of the capture in milliseconds; 0 means the configured default.
@@ -437,6 +439,7 @@ impl Evaluator for Engine {
                     if self.recorder.is_some() {
                         matched.push(RuleMatch {
                             rule: &rule.name,
+                            priority: rule.priority,
                             capture: rule.capture,
                             capture_duration_ms: rule.capture_duration_ms,
                         });

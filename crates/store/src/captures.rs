@@ -1,4 +1,4 @@
-//! Captures that people ask agents for.
+//! Captures that people ask agents for, and those that agents record around alerts.
 
 use crate::error::StoreError;
 use crate::model::AgentId;
@@ -16,6 +16,14 @@ pub const MAX_CAPTURE_SECONDS: u32 = 300;
 /// Captures that are kept, the latest ones. An older one that is over goes with its data when another is asked for. At most as
 /// many are open at the same time.
 pub(crate) const KEPT: i64 = 20;
+
+/// Captures around alerts that are kept, the latest ones: in all, and of one agent, so that no agent takes those of others away.
+pub(crate) const KEPT_OF_ALERTS: i64 = 100;
+pub(crate) const KEPT_OF_AGENT: i64 = 10;
+
+/// Time in which an agent may begin [`KEPT_OF_AGENT`] captures around alerts: one that was taken over fills neither the disk nor the
+/// audit log.
+pub(crate) const CROWDED_NS: i64 = 600_000_000_000;
 
 /// Time after the end of a capture in which it has to arrive; then it has failed.
 pub(crate) const PATIENCE_NS: i64 = 600_000_000_000;
@@ -40,6 +48,59 @@ pub enum CaptureAsked {
     UnknownAgent,
     /// The agent has this capture to record or to send first; `None`: as many captures as the store keeps are open.
     Busy(Option<CaptureId>),
+}
+
+/// The alert around which an agent has recorded, and how much of that time the capture has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapturedAlert {
+    /// Its rule.
+    pub rule: String,
+    /// Its time.
+    pub time_ns: i64,
+    /// Milliseconds before the alert.
+    pub before_ms: u32,
+    /// Milliseconds after it.
+    pub after_ms: u32,
+}
+
+/// An agent has recorded a capture around an alert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAlertCapture {
+    /// The agent.
+    pub agent: AgentId,
+    /// The alert.
+    pub alert: CapturedAlert,
+}
+
+/// What became of the announcement of a capture around an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlertCaptureBegun {
+    /// The agent is to send it, from this part on: more than 0 if it has begun before.
+    Begun(CaptureId, u64),
+    /// It was sent before, and is over.
+    Known(CaptureId),
+    /// The agent has begun too many in a short time, or too many of others are still to arrive.
+    Busy,
+    /// The store has no such agent, or it cannot record.
+    UnknownAgent,
+}
+
+/// What the data of a capture is for; the audit log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureUse {
+    /// Someone downloads it.
+    Download,
+    /// Someone looks at its events.
+    Browse,
+}
+
+impl CaptureUse {
+    pub(crate) fn action(self) -> &'static str {
+        match self {
+            Self::Download => "download capture",
+            Self::Browse => "browse capture",
+        }
+    }
 }
 
 /// How far a capture is.
@@ -108,7 +169,12 @@ pub struct Capture {
     pub lost: u64,
     /// Why it failed; empty without a reason.
     pub reason: String,
+    /// The alert around which the agent recorded it by itself; `None` if someone asked for it.
+    pub alert: Option<CapturedAlert>,
 }
+
+/// Why a capture has failed in whose place its agent sends another one.
+pub(crate) const REPLACED: &str = "the agent has begun another capture around an alert";
 
 /// Why a capture has failed that did not arrive.
 pub(crate) const OVERDUE: &str = "it has not arrived in time";
@@ -151,6 +217,16 @@ pub trait Captures {
     /// The database fails; so for all methods of this trait.
     fn request_capture(&self, capture: NewCapture) -> Result<CaptureAsked, StoreError>;
 
+    /// Begins a capture around an alert that its agent is about to send. The same alert of the same rule has one capture.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn begin_alert_capture(
+        &self,
+        capture: NewAlertCapture,
+    ) -> Result<AlertCaptureBegun, StoreError>;
+
     /// Returns all captures that are kept, the newest first.
     ///
     /// # Errors
@@ -158,7 +234,7 @@ pub trait Captures {
     /// The database fails.
     fn captures(&self) -> Result<Vec<Capture>, StoreError>;
 
-    /// Returns the capture that an agent is to record or to send.
+    /// Returns the capture that an agent is to record or to send because someone asked for it.
     ///
     /// # Errors
     ///
@@ -193,17 +269,28 @@ pub trait Captures {
         end: CaptureEnd,
     ) -> Result<bool, StoreError>;
 
-    /// Returns the data of a capture that is complete, and records who got it.
+    /// Returns the data of a capture that is complete, and records who got it for what.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn capture_data(&self, capture: CaptureId, actor: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    fn capture_data(
+        &self,
+        capture: CaptureId,
+        actor: &str,
+        used: CaptureUse,
+    ) -> Result<Option<Vec<u8>>, StoreError>;
 }
 
 /// Returns what the audit log says of a capture.
 pub(crate) fn named(id: i64, agent: AgentId) -> String {
     format!("capture {id} of agent {}", agent.0)
+}
+
+/// Returns the seconds that a capture around an alert spans, as those that someone asks for have them.
+pub(crate) fn seconds(alert: &CapturedAlert) -> u32 {
+    let span_ms = alert.before_ms.saturating_add(alert.after_ms);
+    span_ms.div_ceil(1000)
 }
 
 /// Returns the state and the reason at the end of a capture with this number of parts.
@@ -237,6 +324,7 @@ mod tests {
                 events: 0,
                 lost: 0,
                 reason: String::new(),
+                alert: None,
             };
             capture.at(now_ns).state
         };

@@ -33,8 +33,8 @@ pub use bundles::{
     NewBundle, Rollout, Target, ranked,
 };
 pub use captures::{
-    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, MAX_CAPTURE,
-    MAX_CAPTURE_SECONDS, NewCapture,
+    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, CaptureUse,
+    CapturedAlert, Captures, MAX_CAPTURE, MAX_CAPTURE_SECONDS, NewAlertCapture, NewCapture,
 };
 pub use certificate::CertificateName;
 pub use error::{Fault, StoreError};

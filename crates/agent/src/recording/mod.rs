@@ -4,9 +4,10 @@
 //! that do not fit the queue in between are counted and lost, so a slow or full disk never delays
 //! the workload. After a loss everything is described again, so the file stays readable.
 
-mod asked;
+mod collector_capture;
 mod file;
 mod header;
+mod ring;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use asked::AskedCapture;
+pub(crate) use collector_capture::CollectorCapture;
 use config::{CaptureMode, CaptureOptions};
 use diagnostics::failure::Failure;
 use event::Event;
@@ -56,8 +57,8 @@ const MAX_CHUNKS: usize = 16_384;
 #[derive(Default)]
 pub(crate) struct Recordings {
     files: Vec<Arc<Recording>>,
-    /// What a collector may ask for.
-    asked: Option<Arc<AskedCapture>>,
+    /// What a collector gets.
+    for_collector: Option<Arc<CollectorCapture>>,
 }
 
 /// Inputs of the writing threads, which are started later.
@@ -118,14 +119,17 @@ impl Recordings {
         }
     }
 
-    /// Adds what a collector may ask for.
-    pub(crate) fn also(self, asked: Option<Arc<AskedCapture>>) -> Self {
-        Self { asked, ..self }
+    /// Adds what a collector gets.
+    pub(crate) fn also(self, for_collector: Option<Arc<CollectorCapture>>) -> Self {
+        Self {
+            for_collector,
+            ..self
+        }
     }
 
     /// Returns the recorder for engines; `None` if nothing is recorded.
     pub(crate) fn recorder(self) -> Option<Arc<dyn Recorder>> {
-        let is_needed = !self.files.is_empty() || self.asked.is_some();
+        let is_needed = !self.files.is_empty() || self.for_collector.is_some();
         is_needed.then(|| Arc::new(self) as Arc<dyn Recorder>)
     }
 }
@@ -134,15 +138,18 @@ impl Recorder for Recordings {
     fn is_recording(&self) -> bool {
         let mut files = self.files.iter();
         files.any(|recording| recording.is_recording())
-            || self.asked.as_ref().is_some_and(|it| it.is_recording())
+            || self
+                .for_collector
+                .as_ref()
+                .is_some_and(|it| it.is_recording())
     }
 
     fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]) {
         for recording in &self.files {
             recording.record(event, matched);
         }
-        if let Some(asked) = &self.asked {
-            asked.record(event, matched);
+        if let Some(capture) = &self.for_collector {
+            capture.record(event, matched);
         }
     }
 }

@@ -12,10 +12,10 @@ use store::{AlertDetail, AlertId, AlertRow};
 
 use super::clauses::{self, AlertToExplain, ExplainAlert};
 use super::form::{self, Change};
-use super::html as answer;
 use super::session::Visitor;
 use super::tree;
 use super::view::{self, Answer, PageError, VIOLATION, ago, badge, number, or_dash, plain, stamp};
+use super::{around, html as answer};
 use crate::answer::Refusal;
 use crate::server::Shared;
 
@@ -83,8 +83,8 @@ pub(super) async fn show(
     Path(id): Path<i64>,
 ) -> Answer {
     let alert = found(&shared, id).await?;
-    let clauses = why(&shared, &alert).await;
-    let body = page(&shared, &visitor, &alert, (&html! {}, &clauses));
+    let more = more(&shared, &visitor, &alert).await?;
+    let body = page(&shared, &visitor, &alert, (&html! {}, &more));
     let title = format!("{} on {}", alert.row.rule, alert.row.host);
     Ok(answer(
         StatusCode::OK,
@@ -96,7 +96,7 @@ fn page(
     shared: &Shared,
     visitor: &Visitor,
     alert: &AlertDetail,
-    (exceptions, clauses): (&Markup, &Markup),
+    (exceptions, more): (&Markup, &More),
 ) -> Markup {
     let row = &alert.row;
     let body = body_of(row);
@@ -114,17 +114,38 @@ fn page(
         (exceptions)
         section.panel { h2 { "Message" } p.mono { (or_dash(text(&body, "output"))) }
             (reasons(&fields)) }
-        (clauses)
+        (more.clauses)
         div.columns.wide {
             section.panel { h2 { "Fields" } (field_list(&fields)) }
             div {
                 @if let Some(tree) = &tree { section.panel { h2 { "Process tree" } (tree) } }
+                (more.capture)
                 section.panel { h2 { "Where from" } (origin(alert, &body)) }
             }
         }
         details.panel { summary { "As the sender wrote it (JSON)" }
             pre { (plain(&serde_json::to_string_pretty(&body).unwrap_or_else(|_no_text| row.body.clone()))) } }
     }
+}
+
+/// Sections that more than the alert decides.
+struct More {
+    clauses: Markup,
+    capture: Markup,
+}
+
+async fn more(
+    shared: &Arc<Shared>,
+    visitor: &Visitor,
+    alert: &AlertDetail,
+) -> Result<More, Refusal> {
+    let id = alert.agent;
+    let asked = shared.blocking(move |store| Ok((store.agent(id)?, store.captures()?)));
+    let (agent, captures) = asked.await?;
+    Ok(More {
+        clauses: why(shared, alert).await,
+        capture: around::draw(visitor, alert, agent.as_ref(), &captures),
+    })
 }
 
 /// Returns the section of the page of an alert; nothing where the collector has no rules, or the alert no rule. The page has
@@ -270,8 +291,8 @@ pub(super) async fn propose(asked: Change<Token>) -> Answer {
         Ok(exceptions) => html! { @for exception in &exceptions { (exception_panel(exception)) } },
         Err(problem) => html! { div.note.bad role="alert" { (plain(&problem)) } },
     };
-    let clauses = why(&shared, &alert).await;
-    let body = page(&shared, &visitor, &alert, (&shown, &clauses));
+    let more = more(&shared, &visitor, &alert).await?;
+    let body = page(&shared, &visitor, &alert, (&shown, &more));
     Ok(answer(
         StatusCode::OK,
         view::page(&visitor, "/alerts", "Exception", &body),

@@ -153,7 +153,7 @@ fn captures_of(visitor: &Visitor, agent: &Agent, captures: &[Capture], is_allowe
     }
 }
 
-/// `GET /captures/{id}`
+/// `GET /captures/{id}/file`
 pub(super) async fn download(
     State(shared): State<Arc<Shared>>,
     visitor: Visitor,

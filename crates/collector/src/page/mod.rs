@@ -6,6 +6,8 @@
 
 mod account;
 mod alert;
+mod around;
+mod browse;
 mod chart;
 mod clauses;
 mod door;
@@ -41,6 +43,9 @@ use crate::server::Shared;
 
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
+pub use browse::{
+    BrowseCapture, CaptureQuery, CaptureView, CapturedEvent, CapturedProcess, FilterProblem,
+};
 pub use clauses::{AlertToExplain, ClauseValue, ExplainAlert, MatchedClause, MatchedRule};
 pub(crate) use door::Door;
 pub(crate) use live::Tails;
@@ -95,7 +100,8 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/policies", get(fleet::policies))
         .route("/rules", get(fleet::rules))
         .route("/captures", post(fleet::capture))
-        .route("/captures/{id}", get(fleet::download))
+        .route("/captures/{id}", get(browse::show))
+        .route("/captures/{id}/file", get(fleet::download))
         .route("/rollouts", get(rollouts::show))
         .route("/rollouts/back", post(rollouts::back))
         .route("/users", get(account::users))

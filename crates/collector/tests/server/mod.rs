@@ -57,6 +57,8 @@ pub(crate) fn serves() {
         max_bytes: None,
         propose: None,
         explain: None,
+        browse: None,
+        capture_on: None,
         oidc: None,
         queue: None,
     };

@@ -27,6 +27,8 @@ pub(crate) fn start(change: impl FnOnce(&mut Settings)) -> Started {
         max_bytes: None,
         propose: None,
         explain: None,
+        browse: None,
+        capture_on: None,
         oidc: None,
         queue: None,
     };

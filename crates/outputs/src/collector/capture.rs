@@ -1,4 +1,4 @@
-//! Sends captures that the collector asked for.
+//! Sends captures: those that the collector asked for, and those around alerts.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::link::Order;
 use super::{CollectorChannel, SendTime};
-use crate::report::{CaptureProgress, CaptureSource};
+use crate::capture::{CaptureCause, CaptureProgress, CaptureSource, CapturedAlert};
 
 /// Size of a part in bytes.
 const PART: usize = 512 << 10;
@@ -19,6 +19,8 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Sending {
     id: u64,
+    /// The alert that the number stands for; `None` if the collector asked for the capture.
+    alert: Option<CapturedAlert>,
     /// Number of the part that the collector expects.
     part: usize,
     /// Requests after which it expected no later part.
@@ -47,13 +49,15 @@ impl CollectorChannel {
         };
         match source.progress() {
             CaptureProgress::Idle => {}
-            CaptureProgress::Recording { id } | CaptureProgress::Done { id, .. }
-                if id == order.id =>
-            {
-                return Ok(());
+            CaptureProgress::Recording(cause) | CaptureProgress::Done { cause, .. } => {
+                match cause {
+                    CaptureCause::Asked(id) if id == order.id => return Ok(()),
+                    // The collector has given up the one before.
+                    CaptureCause::Asked(_) => source.forget(),
+                    // Its order comes again with the next sign of life.
+                    CaptureCause::Alert(_) => return Ok(()),
+                }
             }
-            // The collector has given up the one before.
-            CaptureProgress::Recording { .. } | CaptureProgress::Done { .. } => source.forget(),
         }
         if order.parts > 0 {
             // An earlier process recorded them: what follows would be another capture.
@@ -76,13 +80,23 @@ impl CollectorChannel {
             return Ok(true);
         };
         let CaptureProgress::Done {
-            id,
+            cause,
             bytes,
             events,
             lost,
         } = source.progress()
         else {
             return Ok(true);
+        };
+        let id = match cause {
+            CaptureCause::Asked(id) => id,
+            CaptureCause::Alert(alert) => match self.announced(alert)? {
+                Some(id) => id,
+                None => {
+                    source.refuse();
+                    return Ok(true);
+                }
+            },
         };
         let parts = bytes.div_ceil(PART);
         match self.send_parts(&*source, id, parts, turn)? {
@@ -98,6 +112,21 @@ impl CollectorChannel {
         // A collector with another store may give its number to another one.
         self.sending = Sending::default();
         Ok(true)
+    }
+
+    /// Returns the number that the collector gives the capture around an alert; `None` if it does not take it.
+    fn announced(&mut self, alert: CapturedAlert) -> io::Result<Option<u64>> {
+        if self.sending.alert.as_ref() == Some(&alert) {
+            return Ok(Some(self.sending.id));
+        }
+        let begun = self.link.announce(&alert)?;
+        self.sending = begun.map_or_else(Sending::default, |(id, part)| Sending {
+            id,
+            alert: Some(alert),
+            part,
+            in_vain: 0,
+        });
+        Ok(begun.map(|(id, _part)| id))
     }
 
     /// Sends parts until the collector has all, or the turn is over.
@@ -137,10 +166,10 @@ impl CollectorChannel {
         }
     }
 
-    /// Returns when the end of a capture is to be looked for, if one is recorded.
+    /// Returns when the end of a capture is to be looked for, if one is recorded, or an alert may begin one.
     pub(super) fn capture_due(&self) -> Option<Instant> {
-        let progress = self.reports.captures()?.progress();
-        let is_recording = matches!(progress, CaptureProgress::Recording { .. });
-        is_recording.then(|| Instant::now() + LOOK)
+        let source = self.reports.captures()?;
+        let is_recording = matches!(source.progress(), CaptureProgress::Recording(_));
+        (is_recording || source.on_alert().is_some()).then(|| Instant::now() + LOOK)
     }
 }

@@ -13,6 +13,7 @@ use ureq::http::StatusCode;
 use super::spool::Pending;
 use super::standing::{LocalError, NotEnrolled};
 use super::{CollectorOptions, SEQUENCE_HEADER};
+use crate::capture::CapturedAlert;
 use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::tls::{ClientFiles, TlsError};
 
@@ -90,6 +91,8 @@ pub(super) enum Introduced {
         bundle: Option<String>,
         /// What it is to record.
         capture: Option<Order>,
+        /// The alerts around which it is to record, as JSON; `None` if the collector says nothing about that.
+        capture_on: Option<Value>,
     },
     /// It does now.
     Enrolled,
@@ -115,6 +118,9 @@ impl Order {
         })
     }
 }
+
+/// Where captures around alerts are announced.
+const ALERT_CAPTURES: &str = "/api/v1/captures/alert";
 
 /// Largest answer with a bundle.
 const MAX_BUNDLE: u64 = 8 << 20;
@@ -189,7 +195,11 @@ impl Link {
                 StatusCode::OK => {
                     let bundle = answer["bundle"].as_str().map(str::to_owned);
                     let capture = Order::of(&answer);
-                    return Ok(Introduced::Known { bundle, capture });
+                    return Ok(Introduced::Known {
+                        bundle,
+                        capture,
+                        capture_on: answer.get("capture_on").cloned(),
+                    });
                 }
                 StatusCode::UNAUTHORIZED => self.secret = None,
                 _ => return Err(answered(status, &answer)),
@@ -246,6 +256,38 @@ impl Link {
         match (answer.status(), value["bundle"].as_str()) {
             (StatusCode::OK, Some(bundle)) => Ok(bundle.to_owned()),
             (status, _) => Err(answered(status, &value)),
+        }
+    }
+
+    /// Announces a capture around an alert. Returns its number and the part that the collector expects; `None` if it does not take
+    /// the capture, as an older collector.
+    pub(super) fn announce(&self, alert: &CapturedAlert) -> io::Result<Option<(u64, usize)>> {
+        let Some(secret) = &self.secret else {
+            return Err(io::Error::other("the collector does not know this agent"));
+        };
+        let body = json!({
+            "rule": alert.rule,
+            "time_ns": alert.time_ns,
+            "before_ms": alert.before_ms,
+            "after_ms": alert.after_ms,
+        });
+        let body = body.to_string();
+        let (status, answer) = self.request("POST", ALERT_CAPTURES, Some(secret), |request| {
+            request.send(body.as_bytes())
+        })?;
+        match status {
+            StatusCode::OK | StatusCode::CREATED => {
+                let part = answer["parts"].as_u64();
+                let part = part.and_then(|part| usize::try_from(part).ok());
+                let begun = answer["capture"].as_u64().zip(part);
+                let missing = || io::Error::other("the answer has no `capture` or no `parts`");
+                begun.ok_or_else(missing).map(Some)
+            }
+            StatusCode::CONFLICT
+            | StatusCode::NOT_FOUND
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::BAD_REQUEST => Ok(None),
+            _ => Err(answered(status, &answer)),
         }
     }
 

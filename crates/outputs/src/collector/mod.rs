@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use labels::Labels;
+use serde_json::Value;
 
 use self::capture::Sending;
 use self::link::{Introduced, Link, Sent};
@@ -29,6 +30,7 @@ pub use self::settings::CollectorOutput;
 use self::spool::Spool;
 use self::standing::{LocalError, Standing};
 use self::waiting::Waiting;
+use crate::capture::{CaptureOnAlert, on_alert_json};
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::HttpError;
 use crate::net::tls::TlsOptions;
@@ -73,6 +75,8 @@ struct CollectorOptions {
     spool: PathBuf,
     /// Size of a spool in bytes.
     spool_limit: u64,
+    /// How much memory captures around alerts may take, and how often there may be one.
+    capture_on_alert: CaptureOnAlert,
     /// Time limit of one request.
     timeout: Duration,
 }
@@ -226,9 +230,12 @@ impl CollectorChannel {
             return Ok(());
         }
         let report = self.reports.report();
-        let allows_captures = self.reports.captures().is_some();
+        let source = self.reports.captures();
         let mut inventory =
-            inventory::of_agent(&self.options.labels, report.as_ref(), allows_captures);
+            inventory::of_agent(&self.options.labels, report.as_ref(), source.is_some());
+        if let Some(source) = source {
+            inventory["captures_on_alert"] = on_alert_json(&**source);
+        }
         if let Some(spool) = &mut self.spool {
             inventory["spool"] = Waiting::of(spool)?.as_json();
         }
@@ -244,7 +251,13 @@ impl CollectorChannel {
             }
             introduced = self.link.introduce(&inventory)?;
         }
-        if let Introduced::Known { bundle, capture } = introduced {
+        if let Introduced::Known {
+            bundle,
+            capture,
+            capture_on,
+        } = introduced
+        {
+            self.follow_alerts(capture_on.as_ref());
             if let Some(digest) = bundle {
                 self.fetch(&digest);
             }
@@ -256,6 +269,16 @@ impl CollectorChannel {
         let is_early = !std::mem::replace(&mut self.is_known, true) && changes == 0;
         self.heartbeat = Instant::now() + if is_early { ENGINE_START } else { HEARTBEAT };
         Ok(())
+    }
+
+    /// Records around the alerts that the collector names, if captures are allowed.
+    fn follow_alerts(&self, wanted: Option<&Value>) {
+        if let (Some(source), Some(wanted)) = (self.reports.captures(), wanted) {
+            source.follow(CaptureOnAlert::of_json(
+                wanted,
+                &self.options.capture_on_alert,
+            ));
+        }
     }
 
     /// Fetches a bundle, unless it is in force or was refused, and passes it on. Alerts do not wait for bundles: what

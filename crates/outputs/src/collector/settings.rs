@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use labels::Labels;
+use rules::Priority;
 use yaml::key::Key;
 use yaml::settings::{Node, Problem};
 
 use super::{CollectorChannel, CollectorOptions};
+use crate::capture::CaptureOnAlert;
 use crate::channel::Channel;
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::net::tls::{ClientFiles, TlsOptions};
@@ -36,6 +38,8 @@ pub struct CollectorOutput {
     pub allow_loosening: bool,
     /// Record captures that the collector asks for.
     pub allow_captures: bool,
+    /// Alerts around which the agent records without being asked.
+    pub capture_on_alert: CaptureOnAlert,
     /// Labels of the agent, by which the collector assigns bundles.
     pub labels: Labels,
     /// Folder of alerts that are not acknowledged; empty for the default.
@@ -58,6 +62,7 @@ impl Default for CollectorOutput {
             allow_rollback: false,
             allow_loosening: false,
             allow_captures: false,
+            capture_on_alert: CaptureOnAlert::default(),
             labels: Labels::default(),
             spool: PathBuf::new(),
             spool_limit_mib: 64,
@@ -75,6 +80,12 @@ impl OutputKind for CollectorOutput {
         Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
         Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
+        Key::integer("collector_output.capture_on_alert.after", |output| &mut output.capture_on_alert.after),
+        Key::integer("collector_output.capture_on_alert.before", |output| &mut output.capture_on_alert.before),
+        Key::integer("collector_output.capture_on_alert.limit", |output| &mut output.capture_on_alert.limit_mib),
+        Key::integer("collector_output.capture_on_alert.max_per_hour", |output| &mut output.capture_on_alert.max_per_hour),
+        Key::other("collector_output.capture_on_alert.priority", "string", set_priority),
+        Key::texts("collector_output.capture_on_alert.rules", |output| &mut output.capture_on_alert.rules),
         Key::file("collector_output.cert_file", |output| &mut output.cert_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
         Key::file("collector_output.key_file", |output| &mut output.key_file),
@@ -97,6 +108,11 @@ impl OutputKind for CollectorOutput {
                 .or_else(|| Missing::if_empty(&self.key_file, "key_file", "FILE")),
             false => Missing::if_empty(&self.token_file, "token_file", "FILE"),
         })
+        .or_else(|| {
+            // A capture has arguments of commands: one setting decides whether any leaves this machine.
+            let is_idle = self.capture_on_alert.is_on() && !self.allow_captures;
+            is_idle.then_some(Missing { key: "allow_captures", example: "true" })
+        })
     }
 
     fn exposure(&self) -> Option<String> {
@@ -118,6 +134,21 @@ impl OutputKind for CollectorOutput {
 fn set_labels(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem> {
     let labels = Labels::new(node.texts_by_name()?);
     output.labels = labels.map_err(|error| Problem::new(&node.origin, error.to_string()))?;
+    Ok(())
+}
+
+fn set_priority(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem> {
+    let text = node.text()?;
+    let priority = (!text.is_empty()).then(|| Priority::parse(text));
+    output.capture_on_alert.priority = match priority {
+        None => None,
+        Some(Some(priority)) => Some(priority),
+        Some(None) => {
+            let problem =
+                format!("unknown priority `{text}`; name one as in rules, such as WARNING");
+            return Err(Problem::new(&node.origin, problem));
+        }
+    };
     Ok(())
 }
 
@@ -148,6 +179,7 @@ impl CollectorOutput {
                 }),
             },
             labels: self.labels.clone(),
+            capture_on_alert: self.capture_on_alert.clone(),
             spool: self.spool_folder(),
             // At least two segments, so that one can be dropped.
             spool_limit: self.spool_limit_mib.max(2).saturating_mul(1 << 20),

@@ -128,6 +128,7 @@ fn fixture(address: SocketAddr) -> Fixture {
         token_file: Some(token_file),
         tls: TlsOptions::default(),
         labels: Labels::default(),
+        capture_on_alert: CaptureOnAlert::default(),
         spool: folder.path().join("spool"),
         spool_limit: 64 << 20,
         timeout: Duration::from_secs(2),

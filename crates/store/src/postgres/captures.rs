@@ -1,4 +1,4 @@
-//! Captures that people ask agents for.
+//! Captures that people ask agents for, and those that agents record around alerts.
 
 use postgres::Row;
 
@@ -7,8 +7,9 @@ use super::connection::Connection;
 use super::fleet::record;
 use super::text;
 use crate::captures::{
-    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, KEPT, MAX_CAPTURE,
-    NewCapture, PATIENCE_NS, ended, named,
+    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState,
+    CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE,
+    NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
 };
 use crate::error::StoreError;
 use crate::model::AgentId;
@@ -17,6 +18,13 @@ use crate::number::{now_ns, signed, unsigned};
 impl Captures for PostgresStore {
     fn request_capture(&self, capture: NewCapture) -> Result<CaptureAsked, StoreError> {
         self.write(move |state| request(state.connection()?, &capture, now_ns()))
+    }
+
+    fn begin_alert_capture(
+        &self,
+        capture: NewAlertCapture,
+    ) -> Result<AlertCaptureBegun, StoreError> {
+        self.write(move |state| begin(state.connection()?, &capture, now_ns()))
     }
 
     fn captures(&self) -> Result<Vec<Capture>, StoreError> {
@@ -58,15 +66,20 @@ impl Captures for PostgresStore {
         self.write(move |state| finish(state.connection()?, (agent, capture), &end, now_ns()))
     }
 
-    fn capture_data(&self, capture: CaptureId, actor: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    fn capture_data(
+        &self,
+        capture: CaptureId,
+        actor: &str,
+        used: CaptureUse,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let actor = actor.to_owned();
-        self.write(move |state| data(state.connection()?, capture, &actor, now_ns()))
+        self.write(move |state| data(state.connection()?, capture, (&actor, used), now_ns()))
     }
 }
 
 /// Columns of a capture.
-const COLUMNS: &str =
-    "id, agent, seconds, requested_ns, actor, state, chunks, bytes, events, lost, reason";
+const COLUMNS: &str = "id, agent, seconds, requested_ns, actor, state, chunks, bytes, events, lost, reason, \
+     rule, alert_ns, before_ms, after_ms";
 
 fn capture(row: &Row) -> Result<Capture, StoreError> {
     let seconds: i64 = row.try_get(2)?;
@@ -86,7 +99,27 @@ fn capture(row: &Row) -> Result<Capture, StoreError> {
         events: unsigned(row.try_get(8)?),
         lost: unsigned(row.try_get(9)?),
         reason: row.try_get(10)?,
+        alert: alert(row)?,
     })
+}
+
+/// Returns the alert of a row of a capture.
+fn alert(row: &Row) -> Result<Option<CapturedAlert>, StoreError> {
+    let Some(rule) = row.try_get(11)? else {
+        return Ok(None);
+    };
+    let milliseconds = |column| {
+        let value: i64 = row.try_get(column)?;
+        u32::try_from(value).map_err(|_error| StoreError::Row {
+            problem: "milliseconds out of range".to_owned(),
+        })
+    };
+    Ok(Some(CapturedAlert {
+        rule,
+        time_ns: row.try_get(12)?,
+        before_ms: milliseconds(13)?,
+        after_ms: milliseconds(14)?,
+    }))
 }
 
 fn all(connection: &mut Connection) -> Result<Vec<Capture>, StoreError> {
@@ -95,14 +128,14 @@ fn all(connection: &mut Connection) -> Result<Vec<Capture>, StoreError> {
     rows.iter().map(capture).collect()
 }
 
-/// Returns the capture of an agent that is not over.
+/// Returns the capture that an agent was asked for, and that is not over.
 fn open_of(
     connection: &mut Connection,
     agent: AgentId,
     now_ns: i64,
 ) -> Result<Option<Capture>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM captures WHERE agent = $1 AND state IN ('requested', 'arriving')
+        "SELECT {COLUMNS} FROM captures WHERE agent = $1 AND rule IS NULL AND state IN ('requested', 'arriving')
              AND requested_ns + seconds * 1000000000 + $2 > $3 ORDER BY id LIMIT 1"
     );
     let row = connection.first(&sql, &[&agent.0, &PATIENCE_NS, &now_ns])?;
@@ -121,12 +154,9 @@ fn request(
     if let Some(open) = open_of(connection, new.agent, now_ns)? {
         return Ok(CaptureAsked::Busy(Some(open.id)));
     }
-    connection.execute(
-        "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
-         WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + $1 <= $2",
-        &[&PATIENCE_NS, &now_ns],
-    )?;
-    let find = "SELECT count(*) FROM captures WHERE state IN ('requested', 'arriving')";
+    fail_overdue(connection, now_ns)?;
+    let find =
+        "SELECT count(*) FROM captures WHERE rule IS NULL AND state IN ('requested', 'arriving')";
     if connection.number(find, &[])? >= KEPT {
         return Ok(CaptureAsked::Busy(None));
     }
@@ -136,21 +166,121 @@ fn request(
         &[&new.agent.0, &i64::from(new.seconds), &now_ns, &text(&new.actor)],
     )?;
     // One that is open comes to those that are over.
-    let sql = "DELETE FROM captures WHERE id IN
-         (SELECT id FROM captures WHERE state IN ('complete', 'failed') ORDER BY id DESC OFFSET $1)";
-    connection.execute(sql, &[&(KEPT - 1)])?;
+    forget_oldest(connection, "rule IS NULL", KEPT - 1)?;
     let object = format!("{}, {} s", named(id, new.agent), new.seconds);
     record(connection, now_ns, &new.actor, ("request capture", &object))?;
     Ok(CaptureAsked::Added(CaptureId(id)))
 }
 
-/// Returns the capture of this number if it is the one that the agent is to send.
+/// Ends captures that have not arrived in time.
+fn fail_overdue(connection: &mut Connection, now_ns: i64) -> Result<(), StoreError> {
+    connection.execute(
+        "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
+         WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + $1 <= $2",
+        &[&PATIENCE_NS, &now_ns],
+    )?;
+    Ok(())
+}
+
+/// Deletes all captures that are over but the latest, of those that `which` selects.
+fn forget_oldest(connection: &mut Connection, which: &str, kept: i64) -> Result<(), StoreError> {
+    let sql = format!(
+        "DELETE FROM captures WHERE id IN (SELECT id FROM captures
+             WHERE {which} AND state IN ('complete', 'failed') ORDER BY id DESC OFFSET $1)"
+    );
+    connection.execute(&sql, &[&kept])?;
+    Ok(())
+}
+
+/// Begins a capture around an alert, unless the agent has begun it before.
+fn begin(
+    connection: &mut Connection,
+    new: &NewAlertCapture,
+    now_ns: i64,
+) -> Result<AlertCaptureBegun, StoreError> {
+    let find = "SELECT count(*) FROM agents WHERE id = $1 AND hash IS NOT NULL";
+    if connection.number(find, &[&new.agent.0])? == 0 {
+        return Ok(AlertCaptureBegun::UnknownAgent);
+    }
+    fail_overdue(connection, now_ns)?;
+    let sql =
+        format!("SELECT {COLUMNS} FROM captures WHERE agent = $1 AND alert_ns = $2 AND rule = $3");
+    let row = connection.first(
+        &sql,
+        &[&new.agent.0, &new.alert.time_ns, &text(&new.alert.rule)],
+    )?;
+    let same = row.as_ref().map(capture).transpose()?;
+    if let Some(same) = same {
+        return Ok(match same.state.is_over() {
+            true => AlertCaptureBegun::Known(same.id),
+            false => AlertCaptureBegun::Begun(same.id, same.chunks),
+        });
+    }
+    let find =
+        "SELECT count(*) FROM captures WHERE agent = $1 AND rule IS NOT NULL AND requested_ns > $2";
+    let since = now_ns.saturating_sub(CROWDED_NS);
+    let lately = connection.number(find, &[&new.agent.0, &since])?;
+    let find = "SELECT count(*) FROM captures WHERE rule IS NOT NULL AND state IN ('requested', 'arriving')";
+    let open = connection.number(find, &[])?;
+    if lately >= KEPT_OF_AGENT || open >= KEPT_OF_ALERTS {
+        return Ok(AlertCaptureBegun::Busy);
+    }
+    insert(connection, new, now_ns).map(|id| AlertCaptureBegun::Begun(id, 0))
+}
+
+/// Adds a capture around an alert. An earlier one of the agent that is open has failed: it sends one at a time.
+fn insert(
+    connection: &mut Connection,
+    new: &NewAlertCapture,
+    now_ns: i64,
+) -> Result<CaptureId, StoreError> {
+    let alert = &new.alert;
+    let actor = format!("agent {}", new.agent.0);
+    connection.execute(
+        "UPDATE captures SET state = 'failed', reason = $2
+         WHERE agent = $1 AND rule IS NOT NULL AND state IN ('requested', 'arriving')",
+        &[&new.agent.0, &REPLACED],
+    )?;
+    connection.execute(
+        "DELETE FROM capture_chunks WHERE capture IN (SELECT id FROM captures WHERE agent = $1 AND state = 'failed')",
+        &[&new.agent.0],
+    )?;
+    let id = connection.number(
+        "INSERT INTO captures (agent, seconds, requested_ns, actor, state, rule, alert_ns, before_ms, after_ms)
+         VALUES ($1, $2, $3, $4, 'requested', $5, $6, $7, $8) RETURNING id",
+        &[
+            &new.agent.0,
+            &i64::from(seconds(alert)),
+            &now_ns,
+            &actor,
+            &text(&alert.rule),
+            &alert.time_ns,
+            &i64::from(alert.before_ms),
+            &i64::from(alert.after_ms),
+        ],
+    )?;
+    let which = format!("rule IS NOT NULL AND agent = {}", new.agent.0);
+    forget_oldest(connection, &which, KEPT_OF_AGENT - 1)?;
+    forget_oldest(connection, "rule IS NOT NULL", KEPT_OF_ALERTS - 1)?;
+    let object = format!(
+        "{}, around an alert of {}",
+        named(id, new.agent),
+        alert.rule
+    );
+    record(connection, now_ns, &actor, ("begin capture", &object))?;
+    Ok(CaptureId(id))
+}
+
+/// Returns the capture of this number if the agent is to send it.
 fn sent(
     connection: &mut Connection,
     (agent, id): (AgentId, CaptureId),
     now_ns: i64,
 ) -> Result<Option<Capture>, StoreError> {
-    Ok(open_of(connection, agent, now_ns)?.filter(|open| open.id == id))
+    let sql = format!("SELECT {COLUMNS} FROM captures WHERE agent = $1 AND id = $2");
+    let row = connection.first(&sql, &[&agent.0, &id.0])?;
+    let found = row.as_ref().map(capture).transpose()?;
+    Ok(found.filter(|found| !found.clone().at(now_ns).state.is_over()))
 }
 
 fn add(
@@ -225,7 +355,7 @@ fn finish(
 fn data(
     connection: &mut Connection,
     id: CaptureId,
-    actor: &str,
+    (actor, used): (&str, CaptureUse),
     now_ns: i64,
 ) -> Result<Option<Vec<u8>>, StoreError> {
     let find = "SELECT agent FROM captures WHERE id = $1 AND state = 'complete'";
@@ -241,7 +371,7 @@ fn data(
         connection,
         now_ns,
         actor,
-        ("download capture", &named(id.0, agent)),
+        (used.action(), &named(id.0, agent)),
     )?;
     Ok(Some(chunks.concat()))
 }

@@ -1,12 +1,13 @@
-//! Captures that people ask agents for.
+//! Captures that people ask agents for, and those that agents record around alerts.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use super::fleet::{record, unknown};
 use crate::captures::{
-    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, Captures, KEPT, MAX_CAPTURE,
-    NewCapture, PATIENCE_NS, ended, named,
+    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState,
+    CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE,
+    NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
 };
 use crate::error::StoreError;
 use crate::model::AgentId;
@@ -15,6 +16,13 @@ use crate::number::{now_ns, signed, unsigned};
 impl Captures for SqliteStore {
     fn request_capture(&self, capture: NewCapture) -> Result<CaptureAsked, StoreError> {
         self.write(move |state| request(state.connection(), &capture, now_ns()))
+    }
+
+    fn begin_alert_capture(
+        &self,
+        capture: NewAlertCapture,
+    ) -> Result<AlertCaptureBegun, StoreError> {
+        self.write(move |state| begin(state.connection(), &capture, now_ns()))
     }
 
     fn captures(&self) -> Result<Vec<Capture>, StoreError> {
@@ -56,15 +64,20 @@ impl Captures for SqliteStore {
         self.write(move |state| finish(state.connection(), (agent, capture), &end, now_ns()))
     }
 
-    fn capture_data(&self, capture: CaptureId, actor: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    fn capture_data(
+        &self,
+        capture: CaptureId,
+        actor: &str,
+        used: CaptureUse,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let actor = actor.to_owned();
-        self.write(move |state| data(state.connection(), capture, &actor, now_ns()))
+        self.write(move |state| data(state.connection(), capture, (&actor, used), now_ns()))
     }
 }
 
 /// Columns of a capture.
-const COLUMNS: &str =
-    "id, agent, seconds, requested_ns, actor, state, chunks, bytes, events, lost, reason";
+const COLUMNS: &str = "id, agent, seconds, requested_ns, actor, state, chunks, bytes, events, lost, reason, \
+     rule, alert_ns, before_ms, after_ms";
 
 fn capture(row: &Row<'_>) -> rusqlite::Result<Capture> {
     let state: String = row.get(5)?;
@@ -80,7 +93,21 @@ fn capture(row: &Row<'_>) -> rusqlite::Result<Capture> {
         events: unsigned(row.get(8)?),
         lost: unsigned(row.get(9)?),
         reason: row.get(10)?,
+        alert: alert(row)?,
     })
+}
+
+/// Returns the alert of a row of a capture.
+fn alert(row: &Row<'_>) -> rusqlite::Result<Option<CapturedAlert>> {
+    let Some(rule) = row.get(11)? else {
+        return Ok(None);
+    };
+    Ok(Some(CapturedAlert {
+        rule,
+        time_ns: row.get(12)?,
+        before_ms: row.get(13)?,
+        after_ms: row.get(14)?,
+    }))
 }
 
 fn all(connection: &Connection) -> Result<Vec<Capture>, StoreError> {
@@ -90,14 +117,14 @@ fn all(connection: &Connection) -> Result<Vec<Capture>, StoreError> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Returns the capture of an agent that is not over.
+/// Returns the capture that an agent was asked for, and that is not over.
 fn open_of(
     connection: &Connection,
     agent: AgentId,
     now_ns: i64,
 ) -> Result<Option<Capture>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM captures WHERE agent = ?1 AND state IN ('requested', 'arriving')
+        "SELECT {COLUMNS} FROM captures WHERE agent = ?1 AND rule IS NULL AND state IN ('requested', 'arriving')
              AND requested_ns + seconds * 1000000000 + ?2 > ?3 ORDER BY id LIMIT 1"
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -118,12 +145,9 @@ fn request(
     if let Some(open) = open_of(connection, new.agent, now_ns)? {
         return Ok(CaptureAsked::Busy(Some(open.id)));
     }
-    connection.execute(
-        "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
-         WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + ?1 <= ?2",
-        params![PATIENCE_NS, now_ns],
-    )?;
-    let find = "SELECT count(*) FROM captures WHERE state IN ('requested', 'arriving')";
+    fail_overdue(connection, now_ns)?;
+    let find =
+        "SELECT count(*) FROM captures WHERE rule IS NULL AND state IN ('requested', 'arriving')";
     let open: i64 = connection.query_row(find, [], |row| row.get(0))?;
     if open >= KEPT {
         return Ok(CaptureAsked::Busy(None));
@@ -133,30 +157,124 @@ fn request(
         params![new.agent.0, new.seconds, now_ns, new.actor],
     )?;
     let id = connection.last_insert_rowid();
-    forget_oldest(connection)?;
+    forget_oldest(connection, "rule IS NULL", KEPT - 1)?;
     let object = format!("{}, {} s", named(id, new.agent), new.seconds);
     record(connection, now_ns, &new.actor, ("request capture", &object))?;
     Ok(CaptureAsked::Added(CaptureId(id)))
 }
 
-/// Deletes all captures that are over but the latest, to which one that is open comes.
-fn forget_oldest(connection: &Connection) -> Result<(), StoreError> {
-    let old = "SELECT id FROM captures WHERE state IN ('complete', 'failed')
-         ORDER BY id DESC LIMIT -1 OFFSET ?1";
+/// Ends captures that have not arrived in time.
+fn fail_overdue(connection: &Connection, now_ns: i64) -> Result<(), StoreError> {
+    connection.execute(
+        "UPDATE captures SET state = 'failed', reason = 'it has not arrived in time'
+         WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + ?1 <= ?2",
+        params![PATIENCE_NS, now_ns],
+    )?;
+    Ok(())
+}
+
+/// Deletes all captures that are over but the latest, of those that `which` selects.
+fn forget_oldest(connection: &Connection, which: &str, kept: i64) -> Result<(), StoreError> {
+    let old = format!(
+        "SELECT id FROM captures WHERE {which} AND state IN ('complete', 'failed')
+         ORDER BY id DESC LIMIT -1 OFFSET ?1"
+    );
     for (table, column) in [("capture_chunks", "capture"), ("captures", "id")] {
         let sql = format!("DELETE FROM {table} WHERE {column} IN ({old})");
-        connection.execute(&sql, [KEPT - 1])?;
+        connection.execute(&sql, [kept])?;
     }
     Ok(())
 }
 
-/// Returns the capture of this number if it is the one that the agent is to send.
+/// Begins a capture around an alert, unless the agent has begun it before.
+fn begin(
+    connection: &Connection,
+    new: &NewAlertCapture,
+    now_ns: i64,
+) -> Result<AlertCaptureBegun, StoreError> {
+    let find = "SELECT count(*) FROM agents WHERE id = ?1 AND hash IS NOT NULL";
+    if connection.query_row(find, params![new.agent.0], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(AlertCaptureBegun::UnknownAgent);
+    }
+    fail_overdue(connection, now_ns)?;
+    let sql =
+        format!("SELECT {COLUMNS} FROM captures WHERE agent = ?1 AND alert_ns = ?2 AND rule = ?3");
+    let values = params![new.agent.0, new.alert.time_ns, new.alert.rule];
+    let same = connection.query_row(&sql, values, capture).optional()?;
+    if let Some(same) = same {
+        return Ok(match same.state.is_over() {
+            true => AlertCaptureBegun::Known(same.id),
+            false => AlertCaptureBegun::Begun(same.id, same.chunks),
+        });
+    }
+    let find =
+        "SELECT count(*) FROM captures WHERE agent = ?1 AND rule IS NOT NULL AND requested_ns > ?2";
+    let since = now_ns.saturating_sub(CROWDED_NS);
+    let lately = connection.query_row(find, params![new.agent.0, since], |row| {
+        row.get::<_, i64>(0)
+    })?;
+    let find = "SELECT count(*) FROM captures WHERE rule IS NOT NULL AND state IN ('requested', 'arriving')";
+    let open = connection.query_row(find, params![], |row| row.get::<_, i64>(0))?;
+    if lately >= KEPT_OF_AGENT || open >= KEPT_OF_ALERTS {
+        return Ok(AlertCaptureBegun::Busy);
+    }
+    insert(connection, new, now_ns).map(|id| AlertCaptureBegun::Begun(id, 0))
+}
+
+/// Adds a capture around an alert. An earlier one of the agent that is open has failed: it sends one at a time.
+fn insert(
+    connection: &Connection,
+    new: &NewAlertCapture,
+    now_ns: i64,
+) -> Result<CaptureId, StoreError> {
+    let alert = &new.alert;
+    let actor = format!("agent {}", new.agent.0);
+    connection.execute(
+        "UPDATE captures SET state = 'failed', reason = ?2
+         WHERE agent = ?1 AND rule IS NOT NULL AND state IN ('requested', 'arriving')",
+        params![new.agent.0, REPLACED],
+    )?;
+    connection.execute(
+        "DELETE FROM capture_chunks WHERE capture IN (SELECT id FROM captures WHERE agent = ?1 AND state = 'failed')",
+        [new.agent.0],
+    )?;
+    connection.execute(
+        "INSERT INTO captures (agent, seconds, requested_ns, actor, state, rule, alert_ns, before_ms, after_ms)
+         VALUES (?1, ?2, ?3, ?4, 'requested', ?5, ?6, ?7, ?8)",
+        params![
+            new.agent.0,
+            seconds(alert),
+            now_ns,
+            actor,
+            alert.rule,
+            alert.time_ns,
+            alert.before_ms,
+            alert.after_ms
+        ],
+    )?;
+    let id = connection.last_insert_rowid();
+    let which = format!("rule IS NOT NULL AND agent = {}", new.agent.0);
+    forget_oldest(connection, &which, KEPT_OF_AGENT - 1)?;
+    forget_oldest(connection, "rule IS NOT NULL", KEPT_OF_ALERTS - 1)?;
+    let object = format!(
+        "{}, around an alert of {}",
+        named(id, new.agent),
+        alert.rule
+    );
+    record(connection, now_ns, &actor, ("begin capture", &object))?;
+    Ok(CaptureId(id))
+}
+
+/// Returns the capture of this number if the agent is to send it.
 fn sent(
     connection: &Connection,
     (agent, id): (AgentId, CaptureId),
     now_ns: i64,
 ) -> Result<Option<Capture>, StoreError> {
-    Ok(open_of(connection, agent, now_ns)?.filter(|open| open.id == id))
+    let sql = format!("SELECT {COLUMNS} FROM captures WHERE agent = ?1 AND id = ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found = statement.query_row([agent.0, id.0], capture).optional()?;
+    Ok(found.filter(|found| !found.clone().at(now_ns).state.is_over()))
 }
 
 fn add(
@@ -228,7 +346,7 @@ fn finish(
 fn data(
     connection: &Connection,
     id: CaptureId,
-    actor: &str,
+    (actor, used): (&str, CaptureUse),
     now_ns: i64,
 ) -> Result<Option<Vec<u8>>, StoreError> {
     let find = "SELECT agent FROM captures WHERE id = ?1 AND state = 'complete'";
@@ -244,7 +362,7 @@ fn data(
         connection,
         now_ns,
         actor,
-        ("download capture", &named(id.0, agent)),
+        (used.action(), &named(id.0, agent)),
     )?;
     Ok(Some(chunks.concat()))
 }

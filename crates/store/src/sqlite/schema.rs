@@ -19,12 +19,13 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_6.sql"),
     include_str!("schema_7.sql"),
     include_str!("schema_8.sql"),
+    include_str!("schema_9.sql"),
 ];
 
 /// Latest version of the schema that this build knows: the number of migrations.
-pub(super) const LATEST: i64 = 8;
+pub(super) const LATEST: i64 = 9;
 
-const _: () = assert!(MIGRATIONS.len() == 8, "LATEST is the number of migrations");
+const _: () = assert!(MIGRATIONS.len() == 9, "LATEST is the number of migrations");
 
 /// Creates the schema, or brings an older one up to date in one transaction.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::captures::{
-    Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, KEPT, MAX_CAPTURE, NewCapture,
+    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, CaptureUse,
+    CapturedAlert, KEPT, KEPT_OF_AGENT, MAX_CAPTURE, NewAlertCapture, NewCapture,
 };
 
 for_each_database! {
@@ -12,6 +13,8 @@ for_each_database! {
     an_agent_sends_its_own_capture_and_has_one_at_a_time,
     the_oldest_captures_go,
     a_capture_that_is_open_stays_and_more_than_are_kept_are_refused,
+    a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked_for,
+    an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away,
 }
 
 fn request(fixture: &Fixture) -> CaptureAsked {
@@ -52,7 +55,10 @@ fn latest(fixture: &Fixture) -> Capture {
 }
 
 fn data(fixture: &Fixture, id: CaptureId) -> Option<Vec<u8>> {
-    fixture.store.capture_data(id, "ann").expect("readable")
+    fixture
+        .store
+        .capture_data(id, "ann", CaptureUse::Download)
+        .expect("readable")
 }
 
 fn a_capture_arrives_in_parts_and_is_downloaded_whole(fixture: &Fixture) {
@@ -183,4 +189,89 @@ fn a_capture_that_is_open_stays_and_more_than_are_kept_are_refused(fixture: &Fix
     let ended = store.end_capture(agents[0], open.expect("one").id, CaptureEnd::default());
     assert!(ended.expect("writable"));
     added(fixture);
+}
+
+/// Begins a capture around an alert of this time.
+fn begin(fixture: &Fixture, agent: AgentId, time_ns: i64) -> AlertCaptureBegun {
+    let alert = CapturedAlert {
+        rule: "<b>R".to_owned(),
+        time_ns,
+        before_ms: 4_000,
+        after_ms: 1_500,
+    };
+    let begun = fixture
+        .store
+        .begin_alert_capture(NewAlertCapture { agent, alert });
+    begun.expect("writable")
+}
+
+fn begun(fixture: &Fixture, agent: AgentId, time_ns: i64) -> CaptureId {
+    match begin(fixture, agent, time_ns) {
+        AlertCaptureBegun::Begun(id, 0) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked_for(
+    fixture: &Fixture,
+) {
+    let asked = added(fixture);
+    let agent = fixture.agent;
+    let id = begun(fixture, agent, 77);
+    assert_eq!(send(fixture, id, 0, b"a"), Some(1));
+    // Its answer was lost.
+    assert_eq!(begin(fixture, agent, 77), AlertCaptureBegun::Begun(id, 1));
+    let open = fixture.store.capture_of(agent).expect("readable");
+    assert_eq!(open.map(|open| open.id), Some(asked));
+    let stranger = AgentId(agent.0 + 100);
+    let next = fixture.store.add_chunk(stranger, id, 1, vec![1]);
+    assert_eq!(next.expect("readable"), None);
+    assert!(end(fixture, id, 1));
+    assert_eq!(begin(fixture, agent, 77), AlertCaptureBegun::Known(id));
+    let capture = latest(fixture);
+    assert_eq!((capture.id, capture.seconds), (id, 6));
+    let alert = capture.alert.expect("it is around one");
+    assert_eq!((&*alert.rule, alert.time_ns), ("<b>R", 77));
+    assert_eq!((alert.before_ms, alert.after_ms), (4_000, 1_500));
+    assert_eq!(data(fixture, id).as_deref(), Some(&b"a"[..]));
+    assert!(end(fixture, asked, 0), "it was still to arrive");
+    assert_eq!(begin(fixture, stranger, 1), AlertCaptureBegun::UnknownAgent);
+    // A new process of the agent does not go on with the one before.
+    let first = begun(fixture, agent, 78);
+    assert_eq!(send(fixture, first, 0, b"a"), Some(1));
+    let second = begun(fixture, agent, 79);
+    assert_eq!(send(fixture, first, 1, b"b"), None);
+    assert_eq!(send(fixture, second, 0, b"b"), Some(1));
+    let captures = fixture.store.captures().expect("readable");
+    let first = captures.iter().find(|capture| capture.id == first);
+    let first = first.expect("it is kept");
+    assert_eq!(first.state, CaptureState::Failed);
+    assert!(first.reason.contains("begun another"), "{}", first.reason);
+    let used = fixture.store.capture_data(id, "bob", CaptureUse::Browse);
+    assert!(used.expect("readable").is_some());
+    let audit = fixture.store.audit(1).expect("readable");
+    assert_eq!(
+        (&*audit[0].action, &*audit[0].actor),
+        ("browse capture", "bob")
+    );
+}
+
+fn an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let token = token(store, Scope::Agents("many".to_owned()), 50, None);
+    let other = enrol(store, token, 90, "box");
+    let theirs = begun(fixture, other, 1);
+    let mut last = None;
+    for time_ns in 1..=KEPT_OF_AGENT {
+        last = Some(begun(fixture, fixture.agent, time_ns));
+    }
+    let more = begin(fixture, fixture.agent, KEPT_OF_AGENT + 1);
+    assert_eq!(more, AlertCaptureBegun::Busy);
+    // The last one is still taken.
+    assert_eq!(send(fixture, last.expect("some"), 0, b"a"), Some(1));
+    let captures = store.captures().expect("readable");
+    assert!(captures.iter().any(|capture| capture.id == theirs));
+    // What someone asks for has a place of its own.
+    added(fixture);
+    begun(fixture, other, 2);
 }

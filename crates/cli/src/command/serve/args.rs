@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use labels::Selector;
 
+use super::capture_on::CaptureOnOptions;
 use super::login::LoginOptions;
 use super::queue::QueueOptions;
 
@@ -58,6 +59,8 @@ pub(crate) struct Serve {
     pub(crate) login: LoginOptions,
     #[command(flatten)]
     pub(crate) queue: QueueOptions,
+    #[command(flatten)]
+    pub(crate) captures: CaptureOnOptions,
     #[command(flatten)]
     pub(crate) store: StoreOption,
     /// Delete alerts that are older, as in 90d or 12h [default: keep all]

@@ -3,6 +3,9 @@
 pub(crate) mod args;
 #[cfg(feature = "serve")]
 mod bundles;
+mod capture_on;
+#[cfg(feature = "serve")]
+mod captures;
 #[cfg(feature = "serve")]
 mod clauses;
 #[cfg(feature = "serve")]

@@ -21,7 +21,7 @@ use store::{PostgresStore, SqliteStore, Store, StoreError};
 use super::args::{Backup, Restore, Serve, StorePlace};
 use super::confine::confine;
 use super::tokens::actor;
-use super::{clauses, provider};
+use super::{captures, clauses, provider};
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
@@ -56,6 +56,8 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
         explain: Some(clauses::explanation()),
+        browse: Some(captures::browsing()),
+        capture_on: args.captures.told(),
         oidc,
         queue: args.queue.settings(),
     };

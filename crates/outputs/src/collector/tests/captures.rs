@@ -13,7 +13,7 @@ impl crate::CaptureSource for Over {
 
     fn progress(&self) -> crate::CaptureProgress {
         crate::CaptureProgress::Done {
-            id: 7,
+            cause: crate::CaptureCause::Asked(7),
             bytes: self.0,
             events: 1,
             lost: 0,
@@ -25,6 +25,16 @@ impl crate::CaptureSource for Over {
     }
 
     fn forget(&self) {}
+
+    fn follow(&self, _wanted: Option<CaptureOnAlert>) {}
+
+    fn on_alert(&self) -> Option<(CaptureOnAlert, crate::AlertCaptureCounts)> {
+        None
+    }
+
+    fn refuse(&self) {
+        unreachable!("the collector asked for it");
+    }
 }
 
 #[test]
@@ -69,7 +79,7 @@ impl crate::CaptureSource for Source {
     fn progress(&self) -> crate::CaptureProgress {
         match self.0.lock().expect("no panic").last() {
             None => crate::CaptureProgress::Idle,
-            Some(&id) => crate::CaptureProgress::Recording { id },
+            Some(&id) => crate::CaptureProgress::Recording(crate::CaptureCause::Asked(id)),
         }
     }
 
@@ -78,6 +88,16 @@ impl crate::CaptureSource for Source {
     }
 
     fn forget(&self) {}
+
+    fn follow(&self, _wanted: Option<CaptureOnAlert>) {}
+
+    fn on_alert(&self) -> Option<(CaptureOnAlert, crate::AlertCaptureCounts)> {
+        None
+    }
+
+    fn refuse(&self) {
+        unreachable!("the collector asked for it");
+    }
 }
 
 #[test]

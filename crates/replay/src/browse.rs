@@ -1,0 +1,492 @@
+//! Looks into the bytes of a capture: the events that a condition selects, page by page, and the process tree.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use event::{Evaluator, Event, Image, Pid, Process, Relevance, StartTime};
+use rules::condition::ast::SourceId;
+use rules::condition::parser::parse;
+use rules::engine::Scratch;
+use rules::{Alert, AlertSink, AlertValue, Diagnostic, Engine, EngineOptions, Loader};
+use scap::read::Reader;
+use scap::replay::Replay;
+
+/// Number of events between two looks at the clock.
+const BATCH: u64 = 256;
+
+/// Longest chain of ancestors that is followed.
+const MAX_ANCESTORS: usize = 64;
+
+/// Longest text of a value in bytes: a page shows less.
+const MAX_TEXT: usize = 4096;
+
+/// Fields of an event, in the order of [`BrowsedEvent`].
+const OUTPUT: &str = "%evt.num %evt.time %proc.name %thread.tid %evt.type %evt.args";
+
+/// Condition that matches every event.
+const ALL: &str = "evt.num > 0";
+
+/// The condition's line begins with this.
+const INDENT: &str = "    ";
+
+/// What to look for.
+#[derive(Clone, Copy, Debug)]
+pub struct BrowseQuery<'a> {
+    /// Condition of the events; empty for all.
+    pub filter: &'a str,
+    /// Events from behind the one of this number on.
+    pub after: u64,
+    /// Number of events at most.
+    pub events: usize,
+    /// Number of processes at most.
+    pub processes: usize,
+    /// Events that are looked at, at most.
+    pub scanned: u64,
+    /// Time that this takes at most.
+    pub time: Duration,
+}
+
+/// A selected event, its values as alerts print them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrowsedEvent {
+    /// Its number in the capture.
+    pub number: u64,
+    /// Time of day in UTC.
+    pub time: String,
+    /// Name of the process.
+    pub process: String,
+    /// Number of the thread.
+    pub thread: String,
+    /// The call.
+    pub call: String,
+    /// Its arguments.
+    pub arguments: String,
+}
+
+/// A process with an event, or an ancestor of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrowsedProcess {
+    /// Its number.
+    pub pid: i32,
+    /// Place of its parent in the list, before its own.
+    pub parent: Option<usize>,
+    /// Its name at its last event.
+    pub name: String,
+    /// Its command line then.
+    pub command: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Browsed {
+    /// The selected events.
+    pub events: Vec<BrowsedEvent>,
+    /// There are more of them.
+    pub has_more: bool,
+    /// Events that were looked at.
+    pub scanned: u64,
+    /// Why the rest of the capture was not looked at.
+    pub stopped: Option<String>,
+    /// Processes.
+    pub processes: Vec<BrowsedProcess>,
+    /// There are more of them.
+    pub has_more_processes: bool,
+}
+
+/// A condition that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// What is wrong.
+    pub message: String,
+    /// Number of characters before the mistake, if it has a place.
+    pub at: Option<usize>,
+    /// What to write instead.
+    pub help: Option<String>,
+}
+
+/// Looks into a capture, which is not compressed. A broken capture shows what is before its mistake.
+///
+/// # Errors
+///
+/// The condition cannot be used.
+pub fn browse(data: &[u8], query: BrowseQuery<'_>) -> Result<Browsed, FilterError> {
+    let found = Found::default();
+    let browser = Browser {
+        engine: engine(query.filter, found.clone())?,
+        found,
+        query,
+        tree: Mutex::default(),
+    };
+    let mut replay = Replay::new(&browser, 0);
+    let ends = Instant::now() + query.time;
+    let stopped = match Reader::new(data) {
+        Err(error) => Some(unreadable(&error)),
+        Ok(mut reader) => loop {
+            match replay.step(&mut reader, BATCH) {
+                Err(error) => break Some(unreadable(&error)),
+                Ok(false) => break None,
+                Ok(true) if replay.counts().events >= query.scanned => {
+                    break Some(format!("the first {} events were looked at", query.scanned));
+                }
+                Ok(true) if Instant::now() >= ends => {
+                    let seconds = query.time.as_secs();
+                    break Some(format!(
+                        "what could be looked at in {seconds} s was looked at"
+                    ));
+                }
+                Ok(true) => {}
+            }
+        },
+    };
+    let scanned = replay.counts().events;
+    Ok(browser.end(scanned, stopped))
+}
+
+fn unreadable(error: &scap::Error) -> String {
+    let mut text = format!("the capture cannot be read further: {error}");
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// Creates an engine whose only rule has the condition.
+fn engine(filter: &str, found: Found) -> Result<Engine, FilterError> {
+    let filter = match filter.trim() {
+        "" => ALL,
+        filter => filter,
+    };
+    if let Some(at) = filter.chars().position(char::is_control) {
+        return Err(FilterError {
+            message: "a condition has no line breaks and no control characters".to_owned(),
+            at: Some(at),
+            help: None,
+        });
+    }
+    // The parser knows the place of a mistake exactly.
+    parse(filter, SourceId(0)).map_err(|error| {
+        let start = usize::try_from(error.span.start).unwrap_or(usize::MAX);
+        FilterError {
+            at: filter.get(..start).map(|before| before.chars().count()),
+            message: error.message,
+            help: error.help,
+        }
+    })?;
+    // A literal block: nothing in the condition is YAML.
+    let rule = format!(
+        "- rule: events\n  desc: what is shown\n  output: \"{OUTPUT}\"\n  priority: DEBUG\n  \
+         warn_evttypes: false\n  condition: |-\n{INDENT}{filter}\n"
+    );
+    let (ruleset, mut diagnostics) = Loader::new().add(SOURCE, &rule).build();
+    let (engine, further) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(found));
+    diagnostics.extend(further);
+    match diagnostics.iter().find(|it| it.is_error()) {
+        None => Ok(engine),
+        Some(error) => Err(place(&rule, error)),
+    }
+}
+
+/// Name of the rule's text in messages, which nobody sees.
+const SOURCE: &str = "the condition";
+
+/// Returns an error with its place in the condition, which is the last line of the rule.
+fn place(rule: &str, error: &Diagnostic) -> FilterError {
+    let line = rule.lines().count();
+    let is_in_filter = usize::try_from(error.location.line) == Ok(line);
+    let column = usize::try_from(error.location.column).unwrap_or(0);
+    FilterError {
+        message: error.message.clone(),
+        at: column
+            .checked_sub(INDENT.len() + 1)
+            .filter(|_| is_in_filter),
+        help: error.help.clone(),
+    }
+}
+
+/// The alerts of the only rule.
+#[derive(Clone, Default)]
+struct Found(Arc<Mutex<Vec<BrowsedEvent>>>);
+
+impl Found {
+    fn events(&self) -> MutexGuard<'_, Vec<BrowsedEvent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AlertSink for Found {
+    fn emit(&self, alert: Alert) {
+        let mut event = BrowsedEvent::default();
+        for (name, value) in &alert.fields {
+            let text = text(value);
+            match &**name {
+                // It is a number: the engine made it.
+                "evt.num" => event.number = text.parse().unwrap_or(0),
+                "evt.time" => event.time = text,
+                "proc.name" => event.process = text,
+                "thread.tid" => event.thread = text,
+                "evt.type" => event.call = text,
+                "evt.args" => event.arguments = text,
+                _ => {}
+            }
+        }
+        self.events().push(event);
+    }
+}
+
+fn text(value: &AlertValue) -> String {
+    let mut text = match value {
+        AlertValue::Absent => String::new(),
+        AlertValue::Bool(value) => value.to_string(),
+        AlertValue::Int(value) => value.to_string(),
+        AlertValue::Uint(value) => value.to_string(),
+        AlertValue::Float(value) => value.to_string(),
+        AlertValue::Text(text) => text.clone(),
+        AlertValue::List(values) => values.iter().map(self::text).collect::<Vec<_>>().join(","),
+    };
+    bound(&mut text);
+    text
+}
+
+fn bound(text: &mut String) {
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push('…');
+    }
+}
+
+/// Evaluates the condition until there are enough events, and notes the processes of all.
+struct Browser<'q> {
+    engine: Engine,
+    found: Found,
+    query: BrowseQuery<'q>,
+    tree: Mutex<Tree>,
+}
+
+#[derive(Default)]
+struct Tree {
+    places: HashMap<(Pid, StartTime), usize>,
+    processes: Vec<BrowsedProcess>,
+    has_more: bool,
+}
+
+impl Browser<'_> {
+    fn end(self, scanned: u64, stopped: Option<String>) -> Browsed {
+        let mut events = std::mem::take(&mut *self.found.events());
+        let has_more = events.len() > self.query.events;
+        events.truncate(self.query.events);
+        let tree = self.tree.into_inner();
+        let tree = tree.unwrap_or_else(PoisonError::into_inner);
+        Browsed {
+            events,
+            has_more,
+            scanned,
+            stopped,
+            processes: tree.processes,
+            has_more_processes: tree.has_more,
+        }
+    }
+}
+
+impl Evaluator for Browser<'_> {
+    type Scratch = Scratch;
+
+    fn scratch(&self) -> Scratch {
+        self.engine.scratch()
+    }
+
+    fn prefilter(&self, _scratch: &mut Scratch, _event: &Event<'_>) -> Relevance {
+        Relevance::Undecided
+    }
+
+    fn evaluate(&self, scratch: &mut Scratch, event: &Event<'_>) -> Vec<Arc<str>> {
+        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        tree.note(event, self.query.processes);
+        drop(tree);
+        // One more than is shown tells that there are more.
+        let is_enough = self.found.events().len() > self.query.events;
+        match is_enough || event.number <= self.query.after {
+            true => Vec::new(),
+            false => self.engine.evaluate(scratch, event),
+        }
+    }
+}
+
+impl Tree {
+    /// Notes the process of an event below its ancestors.
+    fn note(&mut self, event: &Event<'_>, limit: usize) {
+        let mut line = Vec::new();
+        let mut next = event.process.parent();
+        while let Some(process) = next.filter(|_| line.len() < MAX_ANCESTORS) {
+            next = process.parent();
+            let is_known = self.places.contains_key(&(process.pid, process.start));
+            line.push(process);
+            if is_known {
+                break;
+            }
+        }
+        let mut parent = None;
+        for process in line.iter().rev() {
+            let Some(at) = self.place(process, parent, limit) else {
+                return;
+            };
+            if self.processes[at].name.is_empty() {
+                self.describe(at, process, &process.image());
+            }
+            parent = Some(at);
+        }
+        if let Some(at) = self.place(event.process, parent, limit) {
+            self.describe(at, event.process, &event.image);
+        }
+    }
+
+    fn place(&mut self, process: &Process, parent: Option<usize>, limit: usize) -> Option<usize> {
+        let key = (process.pid, process.start);
+        if let Some(at) = self.places.get(&key) {
+            return Some(*at);
+        }
+        if self.processes.len() >= limit {
+            self.has_more = true;
+            return None;
+        }
+        self.places.insert(key, self.processes.len());
+        self.processes.push(BrowsedProcess {
+            pid: process.pid.0,
+            parent,
+            ..BrowsedProcess::default()
+        });
+        Some(self.processes.len() - 1)
+    }
+
+    fn describe(&mut self, at: usize, process: &Process, image: &Image) {
+        let known = &mut self.processes[at];
+        let name = process.name().unwrap_or_else(|| process.exec_name());
+        known.name = String::from_utf8_lossy(name.as_bytes()).into_owned();
+        if let Some(Some(line)) = image.command_line.get() {
+            let words = std::iter::once(&line.exe).chain(&line.args);
+            let words: Vec<_> = words.map(|word| String::from_utf8_lossy(word)).collect();
+            known.command = words.join(" ");
+            bound(&mut known.command);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use event::Stage;
+    use event::testing::{self, Arg, EventBuilder, FakeSystemInfo};
+    use scap::write::{Header, Writer};
+
+    use super::*;
+
+    /// A process below another one opens files.
+    fn capture(files: &[&str]) -> Vec<u8> {
+        let mut writer = Writer::new(Header::default());
+        let mut bytes = Vec::new();
+        writer.begin(&mut bytes);
+        let parent = testing::process(7, None, &["/bin/parent", "<arg>"]);
+        let process = testing::process(42, Some(&parent), &["/bin/child"]);
+        for (at, file) in files.iter().enumerate() {
+            let builder = EventBuilder::new("openat")
+                .process(&process)
+                .world(FakeSystemInfo::default())
+                .time_ns(1_000_000_000 + u64::try_from(at).expect("few"))
+                .result(5)
+                .arg("name", Arg::Text(file.as_bytes().to_vec()));
+            writer.event(&builder.at(Stage::Exit), &mut bytes);
+        }
+        bytes
+    }
+
+    fn query(filter: &str) -> BrowseQuery<'_> {
+        BrowseQuery {
+            filter,
+            after: 0,
+            events: 2,
+            processes: 10,
+            scanned: 1000,
+            time: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn events_come_page_by_page_with_the_tree_of_all_processes() {
+        let data = capture(&["/a", "/b", "/c\u{1b}<b>", "/d"]);
+        let found = browse(&data, query("")).expect("all");
+        assert_eq!((found.events.len(), found.has_more), (2, true));
+        assert_eq!((found.scanned, &found.stopped), (4, &None));
+        assert!(found.events[0].arguments.contains("/a"), "{found:?}");
+        let after = found.events[1].number;
+        let next = BrowseQuery { after, ..query("") };
+        let rest = browse(&data, next).expect("all");
+        assert_eq!((rest.events.len(), rest.has_more), (2, false));
+        assert!(rest.events[0].arguments.contains("/c"), "{rest:?}");
+        assert_eq!(rest.processes, found.processes);
+        let [parent, child] = &found.processes[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!((parent.pid, parent.parent), (7, None));
+        assert_eq!(parent.command, "/bin/parent <arg>");
+        assert_eq!((child.pid, child.parent), (42, Some(0)));
+    }
+
+    #[test]
+    fn a_condition_selects_and_a_mistake_has_its_place() {
+        let data = capture(&["/a", "/b"]);
+        let found = browse(&data, query("evt.arg.name endswith b")).expect("usable");
+        assert_eq!(found.events.len(), 1, "{found:?}");
+        assert_eq!(found.events[0].call, "openat");
+        let none = browse(&data, query("evt.type = execve")).expect("usable");
+        assert_eq!((none.events.len(), none.processes.len()), (0, 2));
+        let places = [
+            ("evt.type = openat and", 21),
+            ("  evt.type = openat and (", 23),
+            ("evt.type = openat and evt.nothing = 1", 22),
+            ("é = 1", 0),
+            ("evt.type = a\nb", 12),
+        ];
+        for (filter, at) in places {
+            let error = browse(&data, query(filter)).expect_err(filter);
+            assert_eq!(error.at, Some(at), "{filter:?}: {error:?}");
+            assert!(!error.message.is_empty());
+        }
+        // What would be YAML is no condition.
+        for hostile in ["\"", "#", "- rule: x", "{a: b}", "evt.type = 'x", "a: |"] {
+            browse(&data, query(hostile)).expect_err(hostile);
+        }
+    }
+
+    #[test]
+    fn what_is_broken_or_too_much_is_said() {
+        let data = capture(&["/a", "/b", "/c"]);
+        let cut = browse(&data[..data.len() - 9], query("")).expect("usable");
+        assert_eq!(cut.events.len(), 2);
+        assert!(
+            cut.stopped
+                .is_some_and(|why| why.contains("cannot be read"))
+        );
+        for foreign in [&b""[..], b"no capture at all", &[0x1f, 0x8b, 8, 0, 0]] {
+            let found = browse(foreign, query("")).expect("usable");
+            assert!(
+                found.stopped.is_some() && found.events.is_empty(),
+                "{found:?}"
+            );
+        }
+        let many: Vec<_> = std::iter::repeat_n("/x", 600).collect();
+        let few = BrowseQuery {
+            scanned: 300,
+            ..query("")
+        };
+        let found = browse(&capture(&many), few).expect("usable");
+        assert!(found.stopped.is_some() && found.scanned < 600, "{found:?}");
+        let none = BrowseQuery {
+            processes: 1,
+            ..query("")
+        };
+        let found = browse(&data, none).expect("usable");
+        assert_eq!((found.processes.len(), found.has_more_processes), (1, true));
+    }
+}
