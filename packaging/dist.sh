@@ -53,7 +53,11 @@ packaging/image.sh "$program" "$out"
 
 # The built-in rules as an artefact of a registry, in an image layout: tools copy it to where `tollgate artifact` finds it.
 rules_tag=$(echo "$version" | tr + _)
-cat rules/default.yaml rules/counted.yaml rules/more.yaml >"$work/tollgate_rules.yaml"
+(
+    cd rules
+    cat default.yaml command_and_control.yaml credential_access.yaml defense_evasion.yaml execution.yaml exfiltration.yaml \
+        impact.yaml persistence.yaml counted.yaml more.yaml
+) >"$work/tollgate_rules.yaml"
 "$(absolute "$program")" artifact push "localhost/tollgate-rules:$rules_tag" "$work/tollgate_rules.yaml" \
     --artifact-version "$version" --layout "$work/rules" >/dev/null
 tar -C "$work/rules" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - . \

@@ -59,7 +59,10 @@ pub use patience::{until, wait_for};
 pub use postman::SignalSender;
 pub use process::{Finished, Limited};
 pub use rootfs::Rootfs;
-pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};
+pub use rules::{
+    SENTINEL, StockRule, builtin_rule_files, builtin_rules, default_rules, stock_rules,
+    stock_rules_file,
+};
 pub use scratch::Scratch;
 pub use testing::{is_root, need_root, need_slow, skip, skip_part, slow};
 pub use watch::{Environment, Watch, WatchResult, same_environment};

@@ -42,6 +42,45 @@ pub fn default_rules() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
+/// Files of the built-in rules, in the order in which they are loaded.
+const BUILTIN: [&str; 10] = [
+    "default.yaml",
+    "command_and_control.yaml",
+    "credential_access.yaml",
+    "defense_evasion.yaml",
+    "execution.yaml",
+    "exfiltration.yaml",
+    "impact.yaml",
+    "persistence.yaml",
+    "counted.yaml",
+    "risk.yaml",
+];
+
+/// Returns the files of the built-in rules, in the order in which they are loaded.
+///
+/// # Panics
+/// If one of them is not part of the repository.
+pub fn builtin_rule_files() -> Vec<PathBuf> {
+    let paths = BUILTIN.map(|name| repository().join("rules").join(name));
+    for path in &paths {
+        assert!(path.is_file(), "{} is missing", path.display());
+    }
+    paths.to_vec()
+}
+
+/// Returns the text of all built-in rules.
+///
+/// # Panics
+/// If a file cannot be read.
+pub fn builtin_rules() -> String {
+    let read = |path: PathBuf| {
+        fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+    };
+    let texts = builtin_rule_files().into_iter().map(read);
+    texts.collect::<Vec<_>>().join("\n")
+}
+
 /// Reads names, priorities, tags and output fields by plain text search, so that what tests expect does not
 /// come from the loader they test.
 ///

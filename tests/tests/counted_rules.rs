@@ -1,9 +1,7 @@
 //! Each of the built-in rules that count, or sum weights: it alerts once when the count is reached, and not before.
 
-use std::fs;
-
 use e2e::Environment::Inside;
-use e2e::{Engine, Environment, Identity, Watch, WatchResult, default_rules, need_root};
+use e2e::{Engine, Environment, Identity, Watch, WatchResult, builtin_rules, need_root};
 
 const LOUD: &[&str] = &["Notice", "Warning", "Error", "Critical"];
 
@@ -18,13 +16,10 @@ session() { perl -e 'unless (fork) { syscall 112; exec @ARGV } wait' sh -c \"$1\
 
 /// Makes a run of a script as root in a container, with the rules that are built into the program.
 fn watch(script: &str) -> Watch {
-    let file = default_rules().expect("rules/default.yaml is part of the repository");
-    let read = |name| fs::read_to_string(file.with_file_name(name)).expect("a rule file");
-    let rules = ["default.yaml", "counted.yaml", "risk.yaml"].map(read);
     Watch::new(["sh", "-c", &format!("{WORDS}{script}\n:")])
         .place(Inside)
         .identity(Identity::Root)
-        .rules(&rules.join("\n"))
+        .rules(&builtin_rules())
 }
 
 /// Runs a script as root in a container, with the rules that are built into the program.

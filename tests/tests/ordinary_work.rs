@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use e2e::{
-    Alert, Engine, Environment, Identity, Watch, WatchResult, default_rules, need_root, need_slow,
+    Alert, Engine, Environment, Identity, Watch, WatchResult, builtin_rules, need_root, need_slow,
     skip, slow, toolchain,
 };
 
@@ -197,7 +197,6 @@ impl Job {
     }
 
     fn run(&self, engine: Engine, identity: Identity) -> WatchResult {
-        let default = default_rules().expect("rules/default.yaml is part of the repository");
         let argument = match self.script {
             "cargo" => toolchain(Path::new(env!("CARGO_TARGET_TMPDIR")))
                 .join("bin/cargo")
@@ -220,9 +219,7 @@ impl Job {
             .engine(engine)
             .identity(identity)
             .limit(Duration::from_secs(300))
-            .rules_file(&default)
-            .rules_file(&default.with_file_name("counted.yaml"))
-            .rules_file(&default.with_file_name("risk.yaml"))
+            .rules(&builtin_rules())
             .with_fixtures("day")
             .run()
     }

@@ -16,10 +16,24 @@ use rules::{Alert, AlertSink, Engine, EngineOptions, Level, Loader, Ruleset};
 
 use crate::{Selection, levels, trust};
 
-/// The built-in rules, used if no rule file is named: those that Falco would load as well, then those that count, then
-/// weak signals and their sum.
+/// The built-in rules, used if no rule file is named: those that Falco would load as well, then others by tactic of ATT&CK,
+/// then those that count, then weak signals and their sum.
 pub const BUILTIN: &str = concat!(
     include_str!("../../../rules/default.yaml"),
+    "\n",
+    include_str!("../../../rules/command_and_control.yaml"),
+    "\n",
+    include_str!("../../../rules/credential_access.yaml"),
+    "\n",
+    include_str!("../../../rules/defense_evasion.yaml"),
+    "\n",
+    include_str!("../../../rules/execution.yaml"),
+    "\n",
+    include_str!("../../../rules/exfiltration.yaml"),
+    "\n",
+    include_str!("../../../rules/impact.yaml"),
+    "\n",
+    include_str!("../../../rules/persistence.yaml"),
     "\n",
     include_str!("../../../rules/counted.yaml"),
     "\n",

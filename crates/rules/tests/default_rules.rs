@@ -7,6 +7,16 @@ use std::path::PathBuf;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
 const TEXT: &str = include_str!("../../../rules/default.yaml");
+/// Files of rules by tactic, in the order in which they are loaded after [`TEXT`].
+const TACTICS: [&str; 7] = [
+    include_str!("../../../rules/command_and_control.yaml"),
+    include_str!("../../../rules/credential_access.yaml"),
+    include_str!("../../../rules/defense_evasion.yaml"),
+    include_str!("../../../rules/execution.yaml"),
+    include_str!("../../../rules/exfiltration.yaml"),
+    include_str!("../../../rules/impact.yaml"),
+    include_str!("../../../rules/persistence.yaml"),
+];
 const README: &str = include_str!("../../../rules/README.md");
 
 struct Nowhere;
@@ -21,6 +31,11 @@ fn load(name: &str, text: &str) -> (Ruleset, Vec<String>) {
     (ruleset, problems)
 }
 
+/// Returns the text of all built-in rules but those that count for themselves and the weak signals.
+fn first_texts() -> String {
+    [&[TEXT], &TACTICS[..]].concat().join("\n")
+}
+
 fn names(ruleset: &Ruleset) -> BTreeSet<String> {
     ruleset
         .rules
@@ -31,7 +46,7 @@ fn names(ruleset: &Ruleset) -> BTreeSet<String> {
 
 #[test]
 fn they_load_compile_and_plan_without_a_word() {
-    let (ruleset, problems) = load("default.yaml", TEXT);
+    let (ruleset, problems) = load("default.yaml", &first_texts());
     assert_eq!(problems, Vec::<String>::new());
     let (engine, problems) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(Nowhere));
     assert!(problems.is_empty(), "{problems:?}");
@@ -59,7 +74,7 @@ fn they_load_compile_and_plan_without_a_word() {
 
 #[test]
 fn every_rule_says_what_it_is_for() {
-    let (ruleset, _) = load("default.yaml", TEXT);
+    let (ruleset, _) = load("default.yaml", &first_texts());
     for rule in &ruleset.rules {
         let tags: Vec<&str> = rule.tags.iter().map(AsRef::as_ref).collect();
         let has = |start: &str| tags.iter().any(|tag| tag.starts_with(start));
@@ -94,8 +109,9 @@ fn what_the_stock_rules_detect_has_a_rule_of_the_same_name() {
 
 #[test]
 fn weights_are_data_of_which_none_raises_an_alert_alone() {
+    let first = first_texts();
     let texts = [
-        TEXT,
+        first.as_str(),
         include_str!("../../../rules/counted.yaml"),
         include_str!("../../../rules/risk.yaml"),
     ];
@@ -127,7 +143,7 @@ fn weights_are_data_of_which_none_raises_an_alert_alone() {
     let silent = weights.iter().filter(|(_, risk)| risk.is_silent);
     let mut silent: Vec<_> = silent.map(|(_, risk)| risk.weight).collect();
     silent.sort_unstable();
-    assert_eq!(silent, [10, 10, 10, 15, 20, 20, 30]);
+    assert_eq!(silent, [10, 10, 10, 10, 15, 15, 20, 20, 25, 30]);
     assert!(silent.iter().rev().take(2).sum::<u32>() <= limit);
     for (rule, risk) in &weights {
         let is_stable = rule.level() == rules::Level::Stable;
