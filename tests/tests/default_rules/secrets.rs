@@ -54,9 +54,11 @@ read_stored_credentials => Case {
         act("cat", sh!("mkdir %W/.aws; echo > %W/.aws/credentials; cat %W/.aws/credentials")).at(&[Host])
             .by(&[User]).showing(&[("fd.name", "*/.aws/credentials")]),
         act("sh", sh!("echo > %W/.netrc; read line < %W/.netrc")),
+        act("perl", sh!("echo > %W/logins.json; perl -e 'open my $f, q(<), q(%W/logins.json) or die'")),
     ],
     near_misses: &[
         act("cat", sh!("mkdir %W/.aws; echo > %W/.aws/config; cat %W/.aws/config")),
+        act("perl", sh!("mkdir %W/.aws; echo > %W/.aws/credentials; perl -e 'open my $f, q(<), q(%W/.aws/credentials) or die'")),
         act("aws", sh!("mkdir %W/.aws; echo > %W/.aws/credentials; cp /bin/cat %W/aws; %W/aws %W/.aws/credentials")),
     ],
 };
