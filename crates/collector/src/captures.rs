@@ -217,7 +217,7 @@ pub(crate) async fn announce(
     let begun = shared.blocking(move |store| store.begin_alert_capture(new));
     let conflict = |why: String| Err(Refusal::new(StatusCode::CONFLICT, why));
     match begun.await? {
-        AlertCaptureBegun::Begun(id, parts) => Ok(json_response(
+        AlertCaptureBegun::Expected(id, parts) => Ok(json_response(
             StatusCode::CREATED,
             &json!({"capture": id.0, "parts": parts}),
         )),

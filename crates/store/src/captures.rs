@@ -76,7 +76,7 @@ pub struct NewAlertCapture {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlertCaptureBegun {
     /// The agent is to send it, from this part on: more than 0 if it has begun before.
-    Begun(CaptureId, u64),
+    Expected(CaptureId, u64),
     /// It was sent before, and is over.
     Known(CaptureId),
     /// The agent has begun too many in a short time, or too many of others are still to arrive.

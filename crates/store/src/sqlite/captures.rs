@@ -204,7 +204,7 @@ fn begin(
     if let Some(same) = same {
         return Ok(match same.state.is_over() {
             true => AlertCaptureBegun::Known(same.id),
-            false => AlertCaptureBegun::Begun(same.id, same.chunks),
+            false => AlertCaptureBegun::Expected(same.id, same.chunks),
         });
     }
     let find =
@@ -218,7 +218,7 @@ fn begin(
     if lately >= KEPT_OF_AGENT || open >= KEPT_OF_ALERTS {
         return Ok(AlertCaptureBegun::Busy);
     }
-    insert(connection, new, now_ns).map(|id| AlertCaptureBegun::Begun(id, 0))
+    insert(connection, new, now_ns).map(|id| AlertCaptureBegun::Expected(id, 0))
 }
 
 /// Adds a capture around an alert. An earlier one of the agent that is open has failed: it sends one at a time.

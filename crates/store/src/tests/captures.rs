@@ -207,7 +207,7 @@ fn begin(fixture: &Fixture, agent: AgentId, time_ns: i64) -> AlertCaptureBegun {
 
 fn begun(fixture: &Fixture, agent: AgentId, time_ns: i64) -> CaptureId {
     match begin(fixture, agent, time_ns) {
-        AlertCaptureBegun::Begun(id, 0) => id,
+        AlertCaptureBegun::Expected(id, 0) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -220,7 +220,10 @@ fn a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked
     let id = begun(fixture, agent, 77);
     assert_eq!(send(fixture, id, 0, b"a"), Some(1));
     // Its answer was lost.
-    assert_eq!(begin(fixture, agent, 77), AlertCaptureBegun::Begun(id, 1));
+    assert_eq!(
+        begin(fixture, agent, 77),
+        AlertCaptureBegun::Expected(id, 1)
+    );
     let open = fixture.store.capture_of(agent).expect("readable");
     assert_eq!(open.map(|open| open.id), Some(asked));
     let stranger = AgentId(agent.0 + 100);
