@@ -384,12 +384,16 @@ directory_traversal => Case {
     rule: "Directory traversal monitored file read",
     fires: &[
         act("cat", &["cat", "/usr/bin/../../etc/hosts"]).at(&[Host, Below])
-            .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")]),
-        act("head", &["head", "../../../etc/none"]).by(&[User]).showing(&[("fd.name", "/etc/none")]),
+            .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")])
+            // What is typed at a shell is left out.
+            .apart_from_logins(),
+        act("head", &["head", "../../../etc/none"]).by(&[User]).showing(&[("fd.name", "/etc/none")])
+            .apart_from_logins(),
         // Libraries that resolve a path safely read the file by another open, whose name does not climb.
         act("python3", &["/usr/bin/python3", "-c", "import os; \
             at = os.open('/usr/bin/../../etc/hosts', os.O_PATH); open('/proc/self/fd/%d' % at)"]).at(&[Host])
-            .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")]),
+            .showing(&[("fd.name", "/etc/hosts"), ("fd.nameraw", "/usr/bin/../../etc/hosts")])
+            .apart_from_logins(),
     ],
     near_misses: &[
         act("cat", &["cat", "/usr/../etc/hosts"]),
