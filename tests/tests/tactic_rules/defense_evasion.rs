@@ -3,16 +3,6 @@
 use super::*;
 
 cases! {
-security_process_killed => Case {
-    rule: "Security process killed",
-    // The shell's own `kill`: no program is started for it.
-    fires: &[act("sh", script!("ln -s /bin/sleep %W/falco; %W/falco 9 & sleep 0.5; kill -9 $!")).at(&[Host, Inside]).by(BOTH)
-        .showing(&[("evt.arg.pid", "falco")])],
-    near_misses: &[
-        act("sh", script!("ln -s /bin/sleep %W/falco; %W/falco 1 & sleep 0.5; kill -0 $!; kill -CONT $!; sleep 9 & kill -9 $!; wait")),
-    ],
-};
-
 security_product_removed => Case {
     rule: "Security product removed",
     fires: &[act("apt-get", stand_in!("apt-get", "$t -y purge auditd")).at(&[Host]).by(BOTH),
