@@ -71,10 +71,11 @@ fn measured(root: &Path, folder: &str) -> Result<Vec<Figure>> {
         Recording::load(&root.join(folder)).with_context(|| format!("cannot read {folder}"))?;
     let rows = summarise(&recording).rows.into_iter();
     let figures = rows.map(|row| Figure {
+        // A row whose rounds do not say has no ratio in a document.
+        ratio: row.conclusive_ratio().map(|ratio| ratio.estimate),
+        median_ns: row.median_ns,
         workload: row.workload,
         subject: row.subject,
-        ratio: row.ratio.map(|ratio| ratio.estimate),
-        median_ns: row.median_ns,
     });
     Ok(figures.collect())
 }

@@ -245,7 +245,9 @@ fn trend(recording: &Recording, history: &[Recording]) -> Option<Part> {
     for (place, one) in (0_u32..).zip(history.iter().chain([recording])) {
         names.push(commit(one));
         for index in summarise(one).indices {
-            let Some(ratio) = index.ratio else { continue };
+            let Some(ratio) = index.conclusive_ratio() else {
+                continue;
+            };
             let name = format!("{} {}", index.subject, index.group);
             let points = curves.entry(name.trim().to_owned()).or_default();
             points.push((f64::from(place), ratio.estimate));
@@ -527,6 +529,11 @@ mod tests {
         assert!(html.contains("Trend"));
         // Two recordings, two subjects other than native.
         assert_eq!(html.matches(" point\"").count(), 4);
+        // One round says nothing, so it is no point.
+        let mut short = recording(3);
+        short.samples.truncate(3);
+        let html = page(&recordings[1], &summarise(&recordings[1]), &[short]).html();
+        assert_eq!(html.matches(" point\"").count(), 2);
     }
 
     #[test]

@@ -61,11 +61,22 @@ pub(crate) const QUICK: &str =
 
 impl Index {
     /// The ratio, unless its verdict is that the rounds do not say.
-    pub(crate) fn conclusive_ratio(&self) -> Option<Ratio> {
-        let verdict = self.verdict.as_deref().unwrap_or_default();
-        let is_open = verdict.starts_with(TOO_FEW_ROUNDS) || verdict.starts_with(INCONCLUSIVE);
-        self.ratio.filter(|_| !is_open)
+    pub fn conclusive_ratio(&self) -> Option<Ratio> {
+        self.ratio.filter(|_| is_conclusive(self.verdict.as_deref()))
     }
+
+    /// UnixBench's system index, unless the subject's verdict is that the rounds do not say. Native has no verdict.
+    pub(crate) fn conclusive_system(&self) -> Option<f64> {
+        self.system
+            .filter(|_| is_conclusive(self.verdict.as_deref()))
+    }
+}
+
+/// Whether a verdict allows a headline figure. What is compared with nothing has no verdict, and is what it is.
+fn is_conclusive(verdict: Option<&str>) -> bool {
+    verdict.is_none_or(|verdict| {
+        !verdict.starts_with(TOO_FEW_ROUNDS) && !verdict.starts_with(INCONCLUSIVE)
+    })
 }
 
 /// Beginnings of the verdicts that have no headline figure.
@@ -127,6 +138,13 @@ pub struct Row {
     pub max_rss_kib: Option<u64>,
     /// Events lost in all samples together, if the subject counts them.
     pub drops: Option<u64>,
+}
+
+impl Row {
+    /// The ratio, unless its verdict is that the rounds do not say.
+    pub fn conclusive_ratio(&self) -> Option<Ratio> {
+        self.ratio.filter(|_| is_conclusive(self.verdict.as_deref()))
+    }
 }
 
 /// A ratio with its interval.
@@ -781,6 +799,8 @@ pub(crate) mod tests {
             summarise(&recording).rows[2].verdict.as_deref(),
             Some("too few rounds")
         );
+        let short = &summarise(&recording).rows[2];
+        assert!(short.ratio.is_some() && short.conclusive_ratio().is_none());
         recording.samples.clear();
         let nothing = summarise(&recording);
         assert!(
