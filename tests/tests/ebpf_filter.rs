@@ -367,6 +367,67 @@ fn a_thousand_files_in_a_crowd_are_all_found() {
     a_thousand_of("hide", ["target", "targets"], rule, "rejected_path");
 }
 
+/// Watches a program that opens a file for a second which no rule asks for, and one that some rule asks for before and
+/// after; returns the former's count, and the result.
+fn flooded(rules: &str, other: &str, wanted: &str) -> (u64, WatchResult) {
+    let fixture = Fixture::shared("crowd");
+    let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+    let crowd = watch.scratch().program(fixture.program(), "crowd");
+    let script = format!(
+        "read -r line < {wanted}; {} flood 1 {other}; read -r line < {wanted}; exit 0",
+        crowd.display()
+    );
+    let watched = watch
+        .rules(rules)
+        .command(["sh".to_owned(), "-c".to_owned(), script])
+        .run();
+    let line = watched
+        .printed
+        .lines()
+        .find_map(|line| line.strip_prefix("flooded "));
+    let opened = line.unwrap_or_else(|| panic!("no flood: {}", watched.story()));
+    (opened.parse().expect("a number"), watched)
+}
+
+#[test]
+fn rules_of_more_kinds_than_the_tables_have_room_for_are_asked_in_the_kernel_all_the_same() {
+    need_root!();
+    let scratch = Scratch::new();
+    let folder = scratch.path().join("x".repeat(100));
+    fs::create_dir(&folder).expect("a folder");
+    let name = |number: usize| folder.join(format!("{number}-{}", "y".repeat(60)));
+    // More demands than there are slots, and more text than the automaton has states.
+    let rules: String = (0..300)
+        .map(|number| {
+            let (path, process) = (name(number).display().to_string(), number % 7);
+            let who = match number % 3 {
+                0 => format!(" and not proc.name = none-{process}"),
+                1 => " and proc.name = sh".to_owned(),
+                _ => " and container.id = host".to_owned(),
+            };
+            format!(
+                "- rule: Number {number}\n  desc: x\n  condition: evt.type in (open, openat) and fd.name = {path}{who}\n  \
+                 output: x\n  priority: DEBUG\n"
+            )
+        })
+        .collect();
+    for number in (0..300).step_by(13) {
+        let file = name(number);
+        fs::write(&file, "a\n").expect("it is ours");
+        if number % 39 == 0 {
+            let (opened, watched) = flooded(&rules, "/usr/bin/env", &file.display().to_string());
+            let rejected = counter(&watched, "rejected_path");
+            assert!(
+                rejected >= opened,
+                "{rejected} of {opened}: {}",
+                watched.story()
+            );
+            let fired = watched.of(&format!("Number {number}")).len();
+            assert_eq!(fired, 2, "{number}: {}", watched.story());
+        }
+    }
+}
+
 #[test]
 fn a_thousand_removals_in_a_crowd_are_all_found() {
     need_root!();

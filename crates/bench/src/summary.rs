@@ -62,7 +62,8 @@ pub(crate) const QUICK: &str =
 impl Index {
     /// The ratio, unless its verdict is that the rounds do not say.
     pub fn conclusive_ratio(&self) -> Option<Ratio> {
-        self.ratio.filter(|_| is_conclusive(self.verdict.as_deref()))
+        self.ratio
+            .filter(|_| is_conclusive(self.verdict.as_deref()))
     }
 
     /// UnixBench's system index, unless the subject's verdict is that the rounds do not say. Native has no verdict.
@@ -143,7 +144,8 @@ pub struct Row {
 impl Row {
     /// The ratio, unless its verdict is that the rounds do not say.
     pub fn conclusive_ratio(&self) -> Option<Ratio> {
-        self.ratio.filter(|_| is_conclusive(self.verdict.as_deref()))
+        self.ratio
+            .filter(|_| is_conclusive(self.verdict.as_deref()))
     }
 }
 

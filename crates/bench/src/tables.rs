@@ -82,7 +82,11 @@ fn indices(summary: &Summary) -> Option<Titled> {
             },
             index.subject.clone(),
             index.workloads.to_string(),
-            or_dash(index.conclusive_system().map(|system| format!("{system:.1}"))),
+            or_dash(
+                index
+                    .conclusive_system()
+                    .map(|system| format!("{system:.1}")),
+            ),
             or_dash(
                 index
                     .conclusive_ratio()
@@ -244,7 +248,10 @@ fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
             .filter(|index| is_subject(&index.subject))
             .filter_map(|index| {
                 let name = format!("{} {}", index.subject, index.group);
-                Some((name.trim().to_owned(), 1.0 / index.conclusive_ratio()?.estimate))
+                Some((
+                    name.trim().to_owned(),
+                    1.0 / index.conclusive_ratio()?.estimate,
+                ))
             })
             .collect();
     }

@@ -258,10 +258,7 @@ impl Collector {
     /// The address is in use, the certificate is invalid, or there are no threads.
     pub fn start(settings: Settings, store: Arc<dyn Store>) -> Result<Self, CollectorError> {
         let oidc = settings.oidc.map(OidcDoor::new).transpose()?;
-        let queue = settings.queue.map(|settings| {
-            Queue::new(settings, Arc::clone(&store), ingest::records).map(Arc::new)
-        });
-        let queue = queue.transpose()?;
+        let queue = open_queue(settings.queue, &store)?;
         let questions = queue.is_some().then(|| Arc::new(Semaphore::new(QUESTIONS)));
         let listener =
             HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
@@ -322,6 +319,14 @@ impl Collector {
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
+}
+
+fn open_queue(
+    settings: Option<QueueSettings>,
+    store: &Arc<dyn Store>,
+) -> Result<Option<Arc<Queue>>, QueueError> {
+    let open = |settings| Queue::new(settings, Arc::clone(store), ingest::records).map(Arc::new);
+    settings.map(open).transpose()
 }
 
 impl Drop for Collector {

@@ -341,8 +341,7 @@ fn tls_is_1_3_with_a_certificate_of_its_own_that_survives_a_restart() {
     let files = own_certificate(folder.path(), &names).expect("writable");
     let first = std::fs::read(&files.certificates).expect("it is there");
     let again = own_certificate(folder.path(), &names).expect("readable");
-    let kept = std::fs::read(&again.certificates).expect("it is there");
-    assert_eq!(kept, first);
+    assert_eq!(std::fs::read(&again.certificates).expect("kept"), first);
     let mode = std::fs::metadata(&files.key)
         .expect("it is there")
         .permissions();

@@ -139,8 +139,7 @@ pub fn browse(data: &[u8], query: BrowseQuery<'_>) -> Result<Browsed, FilterErro
             }
         },
     };
-    let scanned = replay.counts().events;
-    Ok(browser.end(scanned, stopped))
+    Ok(browser.end(stopped))
 }
 
 fn unreadable(error: &scap::Error) -> String {
@@ -271,10 +270,12 @@ struct Tree {
     places: HashMap<(Pid, StartTime), usize>,
     processes: Vec<BrowsedProcess>,
     has_more: bool,
+    /// Events so far, without those that only introduce processes.
+    events: u64,
 }
 
 impl Browser<'_> {
-    fn end(self, scanned: u64, stopped: Option<String>) -> Browsed {
+    fn end(self, stopped: Option<String>) -> Browsed {
         let mut events = std::mem::take(&mut *self.found.events());
         let has_more = events.len() > self.query.events;
         events.truncate(self.query.events);
@@ -283,7 +284,7 @@ impl Browser<'_> {
         Browsed {
             events,
             has_more,
-            scanned,
+            scanned: tree.events,
             stopped,
             processes: tree.processes,
             has_more_processes: tree.has_more,
@@ -318,6 +319,7 @@ impl Evaluator for Browser<'_> {
 impl Tree {
     /// Notes the process of an event below its ancestors.
     fn note(&mut self, event: &Event<'_>, limit: usize) {
+        self.events += 1;
         let mut line = Vec::new();
         let mut next = event.process.parent();
         while let Some(process) = next.filter(|_| line.len() < MAX_ANCESTORS) {

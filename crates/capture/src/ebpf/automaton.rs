@@ -3,7 +3,7 @@
 //! A path is read between two NULs, which no path contains: so a pattern that is anchored at an end of the
 //! path is a plain text with a NUL at that end, and the automaton only has to find texts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use event::PathPattern;
 
@@ -44,7 +44,28 @@ impl Node {
     }
 }
 
+/// Lengths to which patterns are shortened, one after the other, until all of them have room.
+const SHORTER: [usize; 6] = [48, 32, 24, 16, 12, 8];
+
 impl Automaton {
+    /// Builds the automaton from patterns and the slots that they stand for, with patterns as long as there is room for:
+    /// a shorter pattern is found in more paths, never in fewer. Returns `None` if the shortest are still too many.
+    pub(super) fn fitting(patterns: &BTreeMap<PathPattern, u64>) -> Option<Self> {
+        if let Some(whole) = Self::new(patterns) {
+            return Some(whole);
+        }
+        let rare = rare_bytes(patterns.keys());
+        SHORTER.iter().find_map(|length| {
+            let mut shorter: BTreeMap<PathPattern, u64> = BTreeMap::new();
+            for (pattern, slots) in patterns {
+                *shorter
+                    .entry(shortened(pattern, *length, &rare))
+                    .or_default() |= slots;
+            }
+            Self::new(&shorter)
+        })
+    }
+
     /// Builds the automaton from patterns and the slots that they stand for. Returns `None` if they are too
     /// many, or too long.
     pub(super) fn new(patterns: &BTreeMap<PathPattern, u64>) -> Option<Self> {
@@ -140,6 +161,59 @@ impl Automaton {
     }
 }
 
+/// Returns the bytes that have no class of their own if there are more bytes than classes: those in the fewest patterns.
+fn rare_bytes<'p>(patterns: impl Iterator<Item = &'p PathPattern>) -> BTreeSet<u8> {
+    let mut counts = [0_usize; 256];
+    for pattern in patterns {
+        for byte in content(pattern).iter().collect::<BTreeSet<_>>() {
+            counts[usize::from(*byte)] += 1;
+        }
+    }
+    // Class 0 is that of all other bytes, and the parts that `marks` names have to be found.
+    let mut bytes: Vec<u8> = (0..=u8::MAX)
+        .filter(|byte| counts[usize::from(*byte)] > 0 && !b"\0/.".contains(byte))
+        .collect();
+    bytes.sort_by_key(|byte| std::cmp::Reverse(counts[usize::from(*byte)]));
+    bytes
+        .split_off(bytes.len().min(CLASSES - 1 - 3))
+        .into_iter()
+        .collect()
+}
+
+fn content(pattern: &PathPattern) -> &[u8] {
+    match pattern {
+        PathPattern::Exact(text)
+        | PathPattern::Prefix(text)
+        | PathPattern::Suffix(text)
+        | PathPattern::Contains(text) => text,
+    }
+}
+
+/// Returns a pattern of at most `length` bytes, without rare ones, that matches wherever the pattern does.
+fn shortened(pattern: &PathPattern, length: usize, rare: &BTreeSet<u8>) -> PathPattern {
+    let is_rare = |byte: &u8| rare.contains(byte);
+    let text = content(pattern);
+    let head = &text[..text
+        .iter()
+        .position(is_rare)
+        .unwrap_or(text.len())
+        .min(length)];
+    let end = text.iter().rposition(is_rare).map_or(0, |at| at + 1);
+    let tail = &text[end.max(text.len().saturating_sub(length))..];
+    let is_whole = head.len() == text.len();
+    let short = match pattern {
+        _ if is_whole => pattern.clone(),
+        PathPattern::Exact(_) | PathPattern::Prefix(_) => PathPattern::Prefix(head.to_vec()),
+        PathPattern::Suffix(_) => PathPattern::Suffix(tail.to_vec()),
+        PathPattern::Contains(_) => PathPattern::Contains(head.to_vec()),
+    };
+    // Nothing is left of it: every path begins with nothing.
+    match content(&short) {
+        [] => PathPattern::Prefix(Vec::new()),
+        _ => short,
+    }
+}
+
 /// Parts of a path that make it denote another one, or that rules ask for by themselves.
 fn marks() -> impl Iterator<Item = (Vec<u8>, u64)> {
     let marks: [(&[u8], u64); 7] = [
@@ -188,12 +262,6 @@ mod tests {
             PathPattern::Contains(b"adow".to_vec()),
             PathPattern::Prefix(b"/etc".to_vec()),
         ];
-        let holds = |pattern: &PathPattern, path: &[u8]| match pattern {
-            PathPattern::Exact(text) => path == text,
-            PathPattern::Prefix(text) => path.starts_with(text),
-            PathPattern::Suffix(text) => path.ends_with(text),
-            PathPattern::Contains(text) => path.windows(text.len()).any(|part| part == text),
-        };
         let slots = patterns.iter().cloned().zip((0..).map(|bit| 1 << bit));
         let automaton = Automaton::new(&slots.collect()).expect("few patterns");
         for path in [
@@ -271,12 +339,73 @@ mod tests {
         }
     }
 
-    #[test]
-    fn too_many_are_refused_and_not_cut() {
-        let many = (0..STATES).map(|number| {
-            let text = format!("/pattern/number/{number:08}");
-            (PathPattern::Exact(text.into_bytes()), 1)
+    /// Whether a pattern is in a path, as rules mean it.
+    fn holds(pattern: &PathPattern, path: &[u8]) -> bool {
+        match pattern {
+            PathPattern::Exact(text) => path == text,
+            PathPattern::Prefix(text) => path.starts_with(text),
+            PathPattern::Suffix(text) => path.ends_with(text),
+            PathPattern::Contains(text) => {
+                text.is_empty() || path.windows(text.len()).any(|part| part == text)
+            }
+        }
+    }
+
+    /// More than there is room for: patterns of each kind, of all lengths, some with bytes that only they have.
+    fn too_many() -> BTreeMap<PathPattern, u64> {
+        let kinds = [
+            PathPattern::Exact,
+            PathPattern::Prefix,
+            PathPattern::Suffix,
+            PathPattern::Contains,
+        ];
+        let many = (0..400_usize).map(|number| {
+            let odd = u8::try_from(128 + number % 100).unwrap();
+            let mut text = format!("/pattern/number/{number:08}/{}", "x".repeat(number % 50));
+            let mut bytes = std::mem::take(&mut text).into_bytes();
+            if number % 4 == 1 {
+                bytes.insert(number % bytes.len(), odd);
+            }
+            (kinds[number / 4 % 4](bytes), 1 << (number % PATTERN_BITS))
         });
-        assert!(Automaton::new(&many.collect()).is_none());
+        many.collect()
+    }
+
+    #[test]
+    fn patterns_are_shortened_until_they_have_room() {
+        let patterns = too_many();
+        assert!(Automaton::new(&patterns).is_none());
+        let automaton = Automaton::fitting(&patterns).expect("shorter ones have room");
+        for pattern in patterns.keys() {
+            let text = content(pattern);
+            let paths = match pattern {
+                PathPattern::Exact(_) => vec![text.to_vec()],
+                PathPattern::Prefix(_) => vec![text.to_vec(), [text, b"/more"].concat()],
+                PathPattern::Suffix(_) => vec![text.to_vec(), [b"/less", text].concat()],
+                PathPattern::Contains(_) => vec![[b"/less", text, b"/more"].concat()],
+            };
+            for path in paths {
+                let wanted = patterns.iter().filter(|(pattern, _)| holds(pattern, &path));
+                let wanted = wanted.fold(0, |all, (_, slots)| all | slots);
+                let shown = String::from_utf8_lossy(&path);
+                assert_eq!(found(&automaton, &path) & wanted, wanted, "{shown}");
+            }
+        }
+        for path in [&b"/etc/hosts"[..], b"/usr/lib/x86_64-linux-gnu/libc.so.6"] {
+            assert_eq!(found(&automaton, path), 0, "it is rejected still");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_rare_bytes_alone_matches_every_path() {
+        let rare = BTreeSet::from([b'q']);
+        for pattern in [
+            PathPattern::Exact(b"q".to_vec()),
+            PathPattern::Suffix(b"aq".to_vec()),
+            PathPattern::Contains(b"qa".to_vec()),
+        ] {
+            let every = PathPattern::Prefix(Vec::new());
+            assert_eq!(shortened(&pattern, 8, &rare), every, "{pattern:?}");
+        }
     }
 }

@@ -15,8 +15,8 @@ const SLOTS: usize = automaton::PATTERN_BITS;
 /// In the order of FAMILY_IPV4 and so on; any other family comes last.
 const FAMILIES: [SocketFamily; 3] = [SocketFamily::Ipv4, SocketFamily::Ipv6, SocketFamily::Unix];
 /// Demands of some rules.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Asked {
     paths: Option<BTreeSet<PathPattern>>,
     dotted: bool,
     names: Option<BTreeSet<Vec<u8>>>,
@@ -35,7 +35,7 @@ pub(super) struct VisibleFields {
 }
 
 impl Asked {
-    fn new(interest: &Interest, visible: VisibleFields) -> Self {
+    pub(super) fn new(interest: &Interest, visible: VisibleFields) -> Self {
         let Interest {
             any_of: _,
             failed: _,
@@ -60,34 +60,105 @@ impl Asked {
             contained,
         }
     }
+
+    /// Returns the demands that accept what either accepts. They also accept the value of one with that of the other.
+    fn or(&self, other: &Self) -> Self {
+        Self {
+            paths: union(&self.paths, &other.paths),
+            dotted: self.dotted && other.dotted,
+            names: union(&self.names, &other.names),
+            ports: union(&self.ports, &other.ports),
+            networks: union(&self.networks, &other.networks),
+            families: union(&self.families, &other.families),
+            contained: self.contained.filter(|_| self.contained == other.contained),
+        }
+    }
+
+    /// Returns what [`Asked::or`] loses: how many properties no longer matter, how many more values stand beside values
+    /// of another property that they did not stand beside, and how many values there are in all.
+    fn lost_by_or(&self, other: &Self) -> (usize, usize, usize) {
+        let parts = [
+            lost(&self.paths, &other.paths),
+            lost(&self.names, &other.names),
+            lost(&self.ports, &other.ports),
+            lost(&self.networks, &other.networks),
+            lost(&self.families, &other.families),
+        ];
+        let flags = [
+            self.dotted != other.dotted,
+            self.contained != other.contained,
+        ];
+        let parts = parts.into_iter();
+        let (ignored, mixed, values) = parts.fold((0, 0, 0), |all, part| {
+            (all.0 + part.0, all.1 + part.1, all.2 + part.2)
+        });
+        let flags = flags.into_iter().filter(|differs| *differs).count();
+        (ignored + flags, mixed, values)
+    }
+}
+
+/// Returns the values of both; `None`, which is any value, if one of them is that.
+fn union<T: Ord + Clone>(
+    one: &Option<BTreeSet<T>>,
+    other: &Option<BTreeSet<T>>,
+) -> Option<BTreeSet<T>> {
+    Some(one.as_ref()? | other.as_ref()?)
+}
+
+/// Returns what [`union`] loses: 1 if it no longer restricts what one of them restricts; 1 if both restrict, to different
+/// values; the number of values.
+fn lost<T: Ord>(one: &Option<BTreeSet<T>>, other: &Option<BTreeSet<T>>) -> (usize, usize, usize) {
+    match (one, other) {
+        (None, None) => (0, 0, 0),
+        (Some(one), Some(other)) => (0, usize::from(one != other), one.len() + other.len()),
+        _ => (1, 0, 0),
+    }
 }
 
 /// Demands of rules, by slot.
 #[derive(Debug)]
 pub(super) struct Slots {
     asked: Vec<Asked>,
+    /// Slots by the demands that they stand for.
+    by_asked: BTreeMap<Asked, usize>,
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
-        Self {
-            asked: vec![Asked::default()],
+    /// Gives each of some demands a slot. Those for which there is no slot of their own share one that accepts what
+    /// either accepts: the pair that loses least by that, each time.
+    pub(super) fn new(all: impl IntoIterator<Item = Asked>) -> Self {
+        let mut asked = vec![Asked::default()];
+        // The demands that stand for nothing else yet are in the order in which they came.
+        let mut members: Vec<BTreeSet<Asked>> = vec![[Asked::default()].into()];
+        let mut known: BTreeSet<Asked> = members[0].clone();
+        for one in all {
+            if !known.insert(one.clone()) {
+                continue;
+            }
+            asked.push(one.clone());
+            members.push([one].into());
+            if asked.len() > SLOTS {
+                join_cheapest(&mut asked, &mut members);
+            }
         }
+        let of_slot = |(slot, members): (usize, BTreeSet<Asked>)| {
+            members.into_iter().map(move |member| (member, slot))
+        };
+        let by_asked = members.into_iter().enumerate().flat_map(of_slot).collect();
+        Self { asked, by_asked }
     }
 
     /// Returns the slot of an interest, as a bit.
-    pub(super) fn of(&mut self, interest: &Interest, visible: VisibleFields) -> u64 {
+    pub(super) fn of(&self, interest: &Interest, visible: VisibleFields) -> u64 {
         let asked = Asked::new(interest, visible);
-        let known = self.asked.iter().position(|other| *other == asked);
-        let index = known.unwrap_or_else(|| {
-            if self.asked.len() == SLOTS {
-                // No room: let through.
-                return 0;
-            }
-            self.asked.push(asked);
-            self.asked.len() - 1
-        });
+        // The first slot lets all through: demands that were not named at the start are not checked.
+        let index = self.by_asked.get(&asked).copied().unwrap_or(0);
         1 << index
+    }
+
+    /// Returns how many demands share the slot of others.
+    pub(super) fn joined(&self) -> usize {
+        self.by_asked.len() - self.asked.len()
     }
 
     fn bits(&self, which: impl Fn(&Asked) -> bool) -> u64 {
@@ -110,7 +181,7 @@ impl Slots {
         slots
     }
 
-    /// Returns the automaton for paths; `None` if the patterns are too many for it.
+    /// Returns the automaton for paths, with patterns as short as they have to be for it; `None` if they are too many.
     pub(super) fn automaton(&self) -> Option<Automaton> {
         let every = || Some(PathPattern::Prefix(Vec::new()));
         let patterns = self.by(|asked| {
@@ -118,7 +189,7 @@ impl Slots {
             // Every path, so that the name passed decides.
             patterns.chain(every().filter(|_| asked.paths.is_none() && asked.dotted))
         });
-        Automaton::new(&patterns)
+        Automaton::fitting(&patterns)
     }
 
     /// Returns the slots with a pattern that a path matches.
@@ -205,6 +276,17 @@ impl Slots {
     }
 }
 
+/// Joins the two demands that lose least by it. The first, which ask for nothing, stay by themselves: what is joined with
+/// them is no longer restricted at all.
+fn join_cheapest(asked: &mut Vec<Asked>, members: &mut Vec<BTreeSet<Asked>>) {
+    let pairs = (1..asked.len()).flat_map(|one| (one + 1..asked.len()).map(move |two| (one, two)));
+    let cheapest = pairs.min_by_key(|(one, two)| asked[*one].lost_by_or(&asked[*two]));
+    let Some((one, two)) = cheapest else { return };
+    let (gone, its_members) = (asked.remove(two), members.remove(two));
+    asked[one] = asked[one].or(&gone);
+    members[one].extend(its_members);
+}
+
 fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window == part)
 }
@@ -266,20 +348,13 @@ mod tests {
 
     #[test]
     fn a_network_has_the_slots_of_those_around_it() {
-        let mut slots = Slots::new();
-        let mut add = |text: &str| {
-            let interest = Interest {
-                networks: Some([network(text)].into()),
-                ..Interest::in_any(Vec::new())
-            };
-            slots.of(&interest, ALL)
+        let interest = |text: &str| Interest {
+            networks: Some([network(text)].into()),
+            ..Interest::in_any(Vec::new())
         };
-        let (all, wide, narrow, other) = (
-            add("0.0.0.0/0"),
-            add("10.0.0.0/8"),
-            add("10.1.2.3/32"),
-            add("fe80::/10"),
-        );
+        let texts = ["0.0.0.0/0", "10.0.0.0/8", "10.1.2.3/32", "fe80::/10"];
+        let slots = Slots::new(texts.map(|text| Asked::new(&interest(text), ALL)));
+        let [all, wide, narrow, other] = texts.map(|text| slots.of(&interest(text), ALL));
         let networks = slots.networks();
         assert_eq!(networks[&network("10.1.2.3/32")], all | wide | narrow);
         assert_eq!(networks[&network("10.0.0.0/8")], all | wide);
@@ -297,25 +372,104 @@ mod tests {
         assert!(!is_within(network("::/128"), network("0.0.0.0/0")));
     }
 
+    fn asking(interest: impl Fn(&mut Interest)) -> Interest {
+        let mut asked = Interest::in_any(Vec::new());
+        interest(&mut asked);
+        asked
+    }
+
+    fn slots_of(interests: &[Interest]) -> Slots {
+        Slots::new(interests.iter().map(|interest| Asked::new(interest, ALL)))
+    }
+
     #[test]
-    fn what_asks_the_same_is_one_slot_and_too_many_are_let_through() {
-        let mut slots = Slots::new();
-        let port = |port: u16| Interest {
-            ports: Some([port].into()),
-            ..Interest::in_any(Vec::new())
-        };
-        let first = slots.of(&port(22), ALL);
-        assert_eq!(first, slots.of(&port(22), ALL));
-        assert_ne!(first, slots.of(&port(23), ALL));
+    fn what_asks_the_same_is_one_slot() {
+        let port = |port: u16| asking(|asked| asked.ports = Some([port].into()));
+        let slots = slots_of(&[port(22), port(23), port(22)]);
+        assert_eq!(slots.asked.len(), 3);
+        assert_ne!(slots.of(&port(22), ALL), slots.of(&port(23), ALL));
         let blind = VisibleFields {
             connection: false,
             ..ALL
         };
         assert_eq!(slots.of(&port(24), blind), 1, "nothing is asked");
-        for number in 100..200 {
-            slots.of(&port(number), ALL);
-        }
-        assert_eq!(slots.of(&port(300), ALL), 1);
         assert_eq!(slots.encode(MissingTables::default()).len(), ASKED_SIZE);
+    }
+
+    #[test]
+    fn more_demands_than_slots_share_them_and_still_ask() {
+        let exact = |text: String| PathPattern::Exact(text.into_bytes());
+        let path = |number: usize| {
+            asking(|asked| asked.paths = Some([exact(format!("/etc/{number}"))].into()))
+        };
+        let name =
+            |number: usize| asking(|asked| asked.names = Some([vec![b'a'; number + 1]].into()));
+        let interests: Vec<Interest> = (0..200).map(path).chain((0..200).map(name)).collect();
+        let slots = slots_of(&interests);
+        assert_eq!((slots.asked.len(), slots.joined()), (SLOTS, 401 - SLOTS));
+        for interest in &interests {
+            let slot = slots.of(interest, ALL);
+            assert_ne!(slot, 1, "it is restricted still");
+            let asked = &slots.asked[slot.trailing_zeros() as usize];
+            // Each demand accepts at least what it has asked for, and is about what it was about.
+            match (&interest.paths, &interest.names) {
+                (Some(paths), _) => assert!(asked.paths.as_ref().unwrap().is_superset(paths)),
+                (_, Some(names)) => assert!(asked.names.as_ref().unwrap().is_superset(names)),
+                _ => unreachable!("each asks for one"),
+            }
+        }
+        assert_eq!(slots.of_path(b"/usr/lib/libc.so.6"), 0);
+        for number in 0..200 {
+            let slot = slots.of(&path(number), ALL);
+            assert_eq!(
+                slots.of_path(format!("/etc/{number}").as_bytes()) & slot,
+                slot
+            );
+        }
+    }
+
+    #[test]
+    fn joined_demands_accept_what_either_accepts() {
+        let both = [false, true].map(Some).into_iter().chain([None]);
+        let contained: Vec<Option<bool>> = both.collect();
+        let ports = [
+            None,
+            Some([1].into()),
+            Some([1, 2].into()),
+            Some([3].into()),
+        ];
+        let mut all = Vec::new();
+        for contained in &contained {
+            for ports in &ports {
+                all.push(Asked {
+                    contained: *contained,
+                    ports: ports.clone(),
+                    dotted: ports.is_some(),
+                    ..Asked::default()
+                });
+            }
+        }
+        let accepts = |asked: &Asked, is_contained: bool, port: u16, dotted: bool| {
+            asked.contained.is_none_or(|wanted| wanted == is_contained)
+                && asked
+                    .ports
+                    .as_ref()
+                    .is_none_or(|ports| ports.contains(&port))
+                && (dotted || !asked.dotted)
+        };
+        for (one, other) in all
+            .iter()
+            .flat_map(|one| all.iter().map(move |other| (one, other)))
+        {
+            let joined = one.or(other);
+            for place in 0..16_u16 {
+                let (is_contained, dotted, port) = (place & 1 == 1, place & 2 == 2, place / 4);
+                let is_wanted = [one, other]
+                    .into_iter()
+                    .any(|asked| accepts(asked, is_contained, port, dotted));
+                assert!(!is_wanted || accepts(&joined, is_contained, port, dotted));
+            }
+            assert_eq!(one.or(one), *one);
+        }
     }
 }

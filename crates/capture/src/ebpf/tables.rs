@@ -13,7 +13,7 @@ use super::rows::{
     Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
     ROW_SOCKETCALL, ROW_STREAMS, ROW_WORDS_SHIFT, Row, SOCKETCALLS, fetches, has_strings, short,
 };
-use super::slots::{MissingTables, Slots, VisibleFields};
+use super::slots::{Asked, MissingTables, Slots, VisibleFields};
 use seccomp::adapt;
 
 /// Number of rows of one bank; row 0 means no row.
@@ -77,7 +77,7 @@ impl Tables {
             rows: vec![Row::default()],
             names: vec![Vec::new()],
             by_row: HashMap::new(),
-            slots: Slots::new(),
+            slots: Slots::new(demands(plan)),
         };
         let mut numbers = vec![0; ABIS * CALLS];
         for (index, arch) in architectures() {
@@ -173,7 +173,7 @@ impl Tables {
 
     /// Encodes the demands before rules are loaded.
     pub(super) fn nothing_asked() -> Vec<u8> {
-        Slots::new().encode(MissingTables::default())
+        Slots::new([]).encode(MissingTables::default())
     }
 
     /// Returns the names of processes, with the slots that ask for each.
@@ -248,12 +248,7 @@ impl Builder<'_> {
         let kind = EventKind::of_syscall(call);
         let opened = opened_path(kind);
         let socket = Connection::of(kind);
-        let fetches = fetches(kind);
-        let visible = VisibleFields {
-            opens: opened.is_some(),
-            paths: opened.is_none() && has_strings(&fetches),
-            connection: socket.is_some(),
-        };
+        let visible = visible_fields(kind);
         // A plan that restricts only the call's registers.
         let unsaid = [Interest::in_any(planned.any_of.clone())];
         let interests = self.plan.interests.get(&call);
@@ -287,7 +282,7 @@ impl Builder<'_> {
             flags: flags.fold(words << ROW_WORDS_SHIFT, |all, (flag, _)| all | flag),
             path_arg: opened.unwrap_or(0),
             socket,
-            fetches,
+            fetches: fetches(kind),
             ..demands
         })
     }
@@ -316,6 +311,26 @@ fn add_group(any_of: &mut Vec<(Vec<RegisterTest>, u64)>, group: Vec<RegisterTest
     match any_of.iter_mut().find(|(other, _)| *other == group) {
         Some((_, slots)) => *slots |= slot,
         None => any_of.push((group, slot)),
+    }
+}
+
+/// Returns all that rules ask for beyond registers, in the order of the calls.
+fn demands(plan: &Plan) -> impl Iterator<Item = Asked> + '_ {
+    plan.interests.iter().flat_map(|(call, interests)| {
+        let visible = visible_fields(EventKind::of_syscall(*call));
+        interests
+            .iter()
+            .map(move |interest| Asked::new(interest, visible))
+    })
+}
+
+/// Returns what can be checked of a kind of calls.
+fn visible_fields(kind: EventKind) -> VisibleFields {
+    let opens = opened_path(kind).is_some();
+    VisibleFields {
+        opens,
+        paths: !opens && has_strings(&fetches(kind)),
+        connection: Connection::of(kind).is_some(),
     }
 }
 

@@ -76,7 +76,7 @@ impl Facts {
     /// Returns the facts of a conjunction.
     fn and(self, other: Self) -> Self {
         Self {
-            paths: narrower(self.paths, other.paths),
+            paths: rarer(self.paths, other.paths),
             names: narrower(self.names, other.names),
             ports: narrower(self.ports, other.ports),
             networks: narrower(self.networks, other.networks),
@@ -113,6 +113,41 @@ fn narrower<T: Ord>(one: Asked<T>, other: Asked<T>) -> Asked<T> {
         (Some(one), Some(other)) if other.len() < one.len() => Some(other),
         (Some(one), _) => Some(one),
         (None, other) => other,
+    }
+}
+
+/// Returns those of two demands on the path that fewer of the paths fulfil which programs open.
+fn rarer(one: Asked<PathPattern>, other: Asked<PathPattern>) -> Asked<PathPattern> {
+    let share = |patterns: &BTreeSet<PathPattern>| patterns.iter().map(share_of).sum::<u64>();
+    match (one, other) {
+        (Some(one), Some(other)) if share(&other) < share(&one) => Some(other),
+        (Some(one), _) => Some(one),
+        (None, other) => other,
+    }
+}
+
+/// Estimates how many of the paths that programs open a pattern matches, as a number to compare with others: a name or a
+/// deep folder few of them, an extension such as `.so` many, a folder at the root more or less.
+fn share_of(pattern: &PathPattern) -> u64 {
+    let (PathPattern::Exact(text)
+    | PathPattern::Prefix(text)
+    | PathPattern::Suffix(text)
+    | PathPattern::Contains(text)) = pattern;
+    let parts = text.split(|byte| *byte == b'/');
+    let parts = parts.filter(|part| !part.is_empty()).count();
+    let has_separator = text.contains(&b'/');
+    match pattern {
+        PathPattern::Exact(_) => 1,
+        PathPattern::Prefix(_) => match parts {
+            0 => 10_000,
+            1 => 50,
+            2 => 10,
+            _ => 3,
+        },
+        // `/name` is the whole name of a file.
+        PathPattern::Suffix(_) if has_separator && parts > 0 => 1,
+        PathPattern::Contains(_) if has_separator && text.len() > 3 => 3,
+        PathPattern::Suffix(_) | PathPattern::Contains(_) => 200,
     }
 }
 
@@ -446,17 +481,17 @@ fn file_name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     })
 }
 
-/// Returns the literal prefix of a shell pattern or, if there is none, its literal suffix.
+/// Returns the literal prefix of a shell pattern or its literal suffix, whichever fewer paths have.
 fn glob(text: &[u8]) -> Option<Vec<PathPattern>> {
-    if let Some(head) = glob_head(text) {
-        return Some(vec![PathPattern::Prefix(head)]);
-    }
     let special = |byte: &u8| b"*?[]\\{}".contains(byte);
     let tail = text
         .iter()
         .rposition(special)
         .map_or(text, |at| &text[at + 1..]);
-    (!tail.is_empty()).then(|| vec![PathPattern::Suffix(tail.to_vec())])
+    let head = glob_head(text).map(PathPattern::Prefix);
+    let tail = (!tail.is_empty()).then(|| PathPattern::Suffix(tail.to_vec()));
+    let ends = head.into_iter().chain(tail);
+    ends.min_by_key(share_of).map(|end| vec![end])
 }
 
 fn glob_head(text: &[u8]) -> Option<Vec<u8>> {
@@ -560,19 +595,50 @@ mod tests {
     }
 
     #[test]
+    fn of_two_demands_on_a_path_the_rarer_one_is_asked_for() {
+        use PathPattern as P;
+        let asked = |patterns: &[P]| Facts {
+            paths: Some(patterns.iter().cloned().collect()),
+            ..Facts::default()
+        };
+        let libraries = asked(&[P::Suffix(b".so".to_vec()), P::Contains(b".so.".to_vec())]);
+        let folders = asked(&[
+            P::Prefix(b"/tmp/".to_vec()),
+            P::Prefix(b"/var/tmp/".to_vec()),
+            P::Prefix(b"/dev/shm/".to_vec()),
+        ]);
+        let names = asked(&[
+            P::Suffix(b"/.bash_history".to_vec()),
+            P::Suffix(b"/.zsh_history".to_vec()),
+            P::Suffix(b"/.sh_history".to_vec()),
+        ]);
+        let root = asked(&[P::Prefix(b"/".to_vec())]);
+        for (one, other, rarer) in [
+            (&libraries, &folders, &folders),
+            (&names, &folders, &names),
+            (&root, &libraries, &libraries),
+        ] {
+            for (one, other) in [(one, other), (other, one)] {
+                assert_eq!(one.clone().and(other.clone()).paths, rarer.paths);
+            }
+        }
+    }
+
+    #[test]
     fn patterns_become_what_surely_holds() {
         use PathPattern as P;
         let rows: &[(Op, &str, Option<P>)] = &[
             (
                 Op::Glob,
                 "/home/*/.ssh/id_rsa",
-                Some(P::Prefix(b"/home/".to_vec())),
+                Some(P::Suffix(b"/.ssh/id_rsa".to_vec())),
             ),
             (
                 Op::Glob,
                 "*.bash_history",
                 Some(P::Suffix(b".bash_history".to_vec())),
             ),
+            (Op::Glob, "/tmp/*.so", Some(P::Prefix(b"/tmp/".to_vec()))),
             (Op::Glob, "*", None),
             (Op::StartsWith, "/etc", Some(P::Prefix(b"/etc".to_vec()))),
             (Op::Regex, "/etc/.*", None),

@@ -64,6 +64,12 @@ impl Evaluator for Opened {
     }
 }
 
+/// Returns how a value with this text is formatted.
+fn formatted(text: &str) -> String {
+    let bytes = format!("{:?}", text.as_bytes());
+    bytes.trim_matches(['[', ']']).to_owned()
+}
+
 fn opened(capture: &CollectorCapture) -> Vec<(String, String)> {
     let bytes = capture.read(0, usize::MAX);
     let evaluator = Opened::default();
@@ -156,13 +162,13 @@ fn a_capture_around_an_alert_has_what_was_before_and_after_it() {
     assert_eq!(names.len(), 4, "{opened:?}");
     assert_eq!(events, 4);
     for (seen, name) in names.iter().zip(["/before", "/debug", "/alert", "/after"]) {
-        assert!(seen.contains(name), "{name} in {opened:?}");
+        assert!(seen.contains(&formatted(name)), "{name} in {opened:?}");
     }
     // Whatever was dropped, the processes are introduced.
     assert!(
         opened
             .iter()
-            .all(|(_, parent)| parent.contains("parent arg"))
+            .all(|(_, parent)| parent.contains(&formatted("parent arg")))
     );
     let (_, counts) = capture.on_alert().expect("it goes on");
     assert_eq!((counts.begun, counts.busy, counts.rate), (1, 0, 0));
@@ -232,7 +238,7 @@ fn memory_of_the_past_is_bounded_and_what_is_left_is_readable() {
     assert!(
         opened
             .iter()
-            .all(|(_, parent)| parent.contains("parent arg"))
+            .all(|(_, parent)| parent.contains(&formatted("parent arg")))
     );
 }
 
@@ -265,7 +271,7 @@ fn the_collector_says_which_alerts_unless_the_agent_does_and_a_rule_may_ask_itse
     let CaptureCause::Alert(alert) = cause else {
         panic!("nobody asked for it");
     };
-    assert_eq!((&*alert.rule, alert.after_ms, events), ("W", 250, 3));
+    assert_eq!((&*alert.rule, alert.after_ms, events), ("W", 250, 2));
     capture.forget();
     capture.follow(None);
     assert!(!capture.is_recording(), "nothing is kept any more");
