@@ -246,9 +246,12 @@ fn looks_at_it(fleet: &Fleet) {
     assert!(!found.contains("alerting<script>") && !found.contains('\u{1b}'));
     assert!(!found.contains("/before"), "{found}");
     assert!(found.contains("around an alert of <a") && !found.contains("<b>Alerting"));
-    let (status, wrong) = operator.get("/captures/1?filter=evt.type+%3D+openat+and+%3Cb%3E");
+    let (status, wrong) = operator.get("/captures/1?filter=evt.type+%3D+openat+and+%3Cu%3E");
     assert_eq!(status, 400);
-    assert!(!wrong.contains("<b>"), "{wrong}");
+    assert!(
+        wrong.contains("character 23") && wrong.contains("&lt;u&gt;") && !wrong.contains("<u>"),
+        "{wrong}"
+    );
     let (status, unknown) = operator.get("/captures/1?filter=evt.type+%3D+openat+and+evt.x+%3D+1");
     assert_eq!(status, 400);
     assert!(unknown.contains("character 23"), "{unknown}");
