@@ -1,6 +1,7 @@
 //! The filter in the kernel of the engine `ebpf`: it takes nothing away that a rule asks for.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -387,6 +388,22 @@ fn flooded(rules: &str, other: &str, wanted: &str) -> (u64, WatchResult) {
         .find_map(|line| line.strip_prefix("flooded "));
     let opened = line.unwrap_or_else(|| panic!("no flood: {}", watched.story()));
     (opened.parse().expect("a number"), watched)
+}
+
+#[test]
+fn the_default_rules_leave_no_open_to_the_agent_that_none_of_them_asks_for() {
+    need_root!();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rules");
+    let rules = fs::read_to_string(folder.join("default.yaml")).expect("the default rules");
+    let (opened, watched) = flooded(&rules, "/usr/bin/env", "/etc/shadow");
+    let rejected = counter(&watched, "rejected_path");
+    assert!(
+        rejected >= opened,
+        "{rejected} of {opened}: {}",
+        watched.story()
+    );
+    let read = watched.of("Read sensitive file untrusted").len();
+    assert_eq!(read, 2, "{}", watched.story());
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! other, so that no crowd of the latter displaces the former. A record that finds no room is lost and
 //! counted: this is the one engine that can lose events.
 
+mod asked;
 mod attempts;
 mod automaton;
 mod consumer;

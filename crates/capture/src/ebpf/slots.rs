@@ -4,116 +4,22 @@
 //! ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::net::IpAddr;
 
+use abi::Syscall;
 use event::{Interest, PathPattern, SocketFamily};
 
+use super::asked::{Asked, VisibleFields};
 use super::automaton::{self, Automaton};
 
 /// Number of slots. The first asks for nothing.
 const SLOTS: usize = automaton::PATTERN_BITS;
 /// In the order of FAMILY_IPV4 and so on; any other family comes last.
 const FAMILIES: [SocketFamily; 3] = [SocketFamily::Ipv4, SocketFamily::Ipv6, SocketFamily::Unix];
-/// Demands of some rules.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Asked {
-    paths: Option<BTreeSet<PathPattern>>,
-    dotted: bool,
-    names: Option<BTreeSet<Vec<u8>>>,
-    ports: Option<BTreeSet<u16>>,
-    networks: Option<BTreeSet<(IpAddr, u8)>>,
-    families: Option<BTreeSet<SocketFamily>>,
-    contained: Option<bool>,
-}
 
-/// Properties that can be checked for a kind of calls.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct VisibleFields {
-    pub(super) opens: bool,
-    pub(super) paths: bool,
-    pub(super) connection: bool,
-}
-
-impl Asked {
-    pub(super) fn new(interest: &Interest, visible: VisibleFields) -> Self {
-        let Interest {
-            any_of: _,
-            failed: _,
-            succeeded: _,
-            results: _,
-            errors: _,
-            paths,
-            dotted,
-            names,
-            ports,
-            networks,
-            families,
-            contained,
-        } = interest.clone();
-        Self {
-            paths: paths.filter(|_| visible.opens || visible.paths),
-            dotted: dotted && visible.opens,
-            names,
-            ports: ports.filter(|_| visible.connection),
-            networks: networks.filter(|_| visible.connection),
-            families: families.filter(|_| visible.connection),
-            contained,
-        }
-    }
-
-    /// Returns the demands that accept what either accepts. They also accept the value of one with that of the other.
-    fn or(&self, other: &Self) -> Self {
-        Self {
-            paths: union(&self.paths, &other.paths),
-            dotted: self.dotted && other.dotted,
-            names: union(&self.names, &other.names),
-            ports: union(&self.ports, &other.ports),
-            networks: union(&self.networks, &other.networks),
-            families: union(&self.families, &other.families),
-            contained: self.contained.filter(|_| self.contained == other.contained),
-        }
-    }
-
-    /// Returns what [`Asked::or`] loses: how many properties no longer matter, how many more values stand beside values
-    /// of another property that they did not stand beside, and how many values there are in all.
-    fn lost_by_or(&self, other: &Self) -> (usize, usize, usize) {
-        let parts = [
-            lost(&self.paths, &other.paths),
-            lost(&self.names, &other.names),
-            lost(&self.ports, &other.ports),
-            lost(&self.networks, &other.networks),
-            lost(&self.families, &other.families),
-        ];
-        let flags = [
-            self.dotted != other.dotted,
-            self.contained != other.contained,
-        ];
-        let parts = parts.into_iter();
-        let (ignored, mixed, values) = parts.fold((0, 0, 0), |all, part| {
-            (all.0 + part.0, all.1 + part.1, all.2 + part.2)
-        });
-        let flags = flags.into_iter().filter(|differs| *differs).count();
-        (ignored + flags, mixed, values)
-    }
-}
-
-/// Returns the values of both; `None`, which is any value, if one of them is that.
-fn union<T: Ord + Clone>(
-    one: &Option<BTreeSet<T>>,
-    other: &Option<BTreeSet<T>>,
-) -> Option<BTreeSet<T>> {
-    Some(one.as_ref()? | other.as_ref()?)
-}
-
-/// Returns what [`union`] loses: 1 if it no longer restricts what one of them restricts; 1 if both restrict, to different
-/// values; the number of values.
-fn lost<T: Ord>(one: &Option<BTreeSet<T>>, other: &Option<BTreeSet<T>>) -> (usize, usize, usize) {
-    match (one, other) {
-        (None, None) => (0, 0, 0),
-        (Some(one), Some(other)) => (0, usize::from(one != other), one.len() + other.len()),
-        _ => (1, 0, 0),
-    }
-}
+/// Where demands stand: a call, and the number of the tests of its registers that stand beside them.
+pub(super) type Place = (Syscall, usize);
 
 /// Demands of rules, by slot.
 #[derive(Debug)]
@@ -123,29 +29,48 @@ pub(super) struct Slots {
     by_asked: BTreeMap<Asked, usize>,
 }
 
+/// Demands that share a slot while slots are given.
+struct Shared {
+    /// What accepts all that its members accept.
+    asked: Asked,
+    members: BTreeSet<Asked>,
+    places: BTreeSet<Place>,
+}
+
 impl Slots {
     /// Gives each of some demands a slot. Those for which there is no slot of their own share one that accepts what
     /// either accepts: the pair that loses least by that, each time.
-    pub(super) fn new(all: impl IntoIterator<Item = Asked>) -> Self {
-        let mut asked = vec![Asked::default()];
-        // The demands that stand for nothing else yet are in the order in which they came.
-        let mut members: Vec<BTreeSet<Asked>> = vec![[Asked::default()].into()];
-        let mut known: BTreeSet<Asked> = members[0].clone();
-        for one in all {
-            if !known.insert(one.clone()) {
-                continue;
-            }
-            asked.push(one.clone());
-            members.push([one].into());
-            if asked.len() > SLOTS {
-                join_cheapest(&mut asked, &mut members);
+    pub(super) fn new(all: impl IntoIterator<Item = (Asked, Place)>) -> Self {
+        let mut places: BTreeMap<Asked, BTreeSet<Place>> = BTreeMap::new();
+        for (asked, place) in all {
+            places.entry(asked).or_default().insert(place);
+        }
+        // The first slot asks for nothing.
+        let nothing = Asked::default();
+        let first = places
+            .remove_entry(&nothing)
+            .unwrap_or((nothing, BTreeSet::new()));
+        let mut slots: Vec<Shared> = Vec::new();
+        for (asked, places) in iter::once(first).chain(places) {
+            slots.push(Shared {
+                members: [asked.clone()].into(),
+                asked,
+                places,
+            });
+            if slots.len() > SLOTS {
+                join_cheapest(&mut slots);
             }
         }
-        let of_slot = |(slot, members): (usize, BTreeSet<Asked>)| {
-            members.into_iter().map(move |member| (member, slot))
+        let mut all = Self {
+            asked: Vec::new(),
+            by_asked: BTreeMap::new(),
         };
-        let by_asked = members.into_iter().enumerate().flat_map(of_slot).collect();
-        Self { asked, by_asked }
+        for (slot, shared) in slots.into_iter().enumerate() {
+            all.asked.push(shared.asked);
+            let members = shared.members.into_iter().map(|member| (member, slot));
+            all.by_asked.extend(members);
+        }
+        all
     }
 
     /// Returns the slot of an interest, as a bit.
@@ -154,11 +79,6 @@ impl Slots {
         // The first slot lets all through: demands that were not named at the start are not checked.
         let index = self.by_asked.get(&asked).copied().unwrap_or(0);
         1 << index
-    }
-
-    /// Returns how many demands share the slot of others.
-    pub(super) fn joined(&self) -> usize {
-        self.by_asked.len() - self.asked.len()
     }
 
     fn bits(&self, which: impl Fn(&Asked) -> bool) -> u64 {
@@ -202,8 +122,8 @@ impl Slots {
         })
     }
 
-    /// Returns the slots with a pattern that a path below a directory may match, unless its last component
-    /// matches it under any name.
+    /// Returns the slots with a pattern that a path below a directory may match by the directory's name. A pattern that
+    /// begins at the separator behind it, such as `/.bashrc`, matches the path under any name of the directory.
     pub(super) fn below(&self, directory: &[u8]) -> u64 {
         let start = [directory, b"/"].concat();
         self.with_pattern(|pattern| match pattern {
@@ -212,7 +132,7 @@ impl Slots {
             // A match that begins in the directory's name and ends after it.
             PathPattern::Suffix(text) | PathPattern::Contains(text) => {
                 let is_begun = |cut: usize| start.ends_with(&text[..cut]);
-                contains(&start, text) || (1..text.len()).any(is_begun)
+                contains(&start, text) || (2..text.len()).any(is_begun)
             }
         })
     }
@@ -276,15 +196,23 @@ impl Slots {
     }
 }
 
-/// Joins the two demands that lose least by it. The first, which ask for nothing, stay by themselves: what is joined with
-/// them is no longer restricted at all.
-fn join_cheapest(asked: &mut Vec<Asked>, members: &mut Vec<BTreeSet<Asked>>) {
-    let pairs = (1..asked.len()).flat_map(|one| (one + 1..asked.len()).map(move |two| (one, two)));
-    let cheapest = pairs.min_by_key(|(one, two)| asked[*one].lost_by_or(&asked[*two]));
+/// Joins the two slots that lose least by it. The first stays by itself: what is joined with it is no longer restricted at
+/// all.
+fn join_cheapest(slots: &mut Vec<Shared>) {
+    let lost = |one: &Shared, two: &Shared| {
+        let (ignored, mixed, values) = one.asked.lost_by_or(&two.asked);
+        // Where they do not stand in the same places, each is asked for beside the registers of the other, too: the paths
+        // that are written for opens that only read.
+        (ignored, one.places != two.places, mixed, values)
+    };
+    let pairs = (1..slots.len()).flat_map(|one| (one + 1..slots.len()).map(move |two| (one, two)));
+    let cheapest = pairs.min_by_key(|(one, two)| lost(&slots[*one], &slots[*two]));
     let Some((one, two)) = cheapest else { return };
-    let (gone, its_members) = (asked.remove(two), members.remove(two));
-    asked[one] = asked[one].or(&gone);
-    members[one].extend(its_members);
+    let gone = slots.remove(two);
+    let joined = &mut slots[one];
+    joined.asked = joined.asked.or(&gone.asked);
+    joined.members.extend(gone.members);
+    joined.places.extend(gone.places);
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -338,6 +266,8 @@ mod tests {
         connection: true,
     };
 
+    const HERE: Place = (Syscall::OPENAT, 0);
+
     fn network(text: &str) -> (IpAddr, u8) {
         let (address, bits) = text.split_once('/').expect("a network");
         (
@@ -353,7 +283,7 @@ mod tests {
             ..Interest::in_any(Vec::new())
         };
         let texts = ["0.0.0.0/0", "10.0.0.0/8", "10.1.2.3/32", "fe80::/10"];
-        let slots = Slots::new(texts.map(|text| Asked::new(&interest(text), ALL)));
+        let slots = Slots::new(texts.map(|text| (Asked::new(&interest(text), ALL), HERE)));
         let [all, wide, narrow, other] = texts.map(|text| slots.of(&interest(text), ALL));
         let networks = slots.networks();
         assert_eq!(networks[&network("10.1.2.3/32")], all | wide | narrow);
@@ -379,7 +309,35 @@ mod tests {
     }
 
     fn slots_of(interests: &[Interest]) -> Slots {
-        Slots::new(interests.iter().map(|interest| Asked::new(interest, ALL)))
+        Slots::new(
+            interests
+                .iter()
+                .map(|interest| (Asked::new(interest, ALL), HERE)),
+        )
+    }
+
+    #[test]
+    fn below_a_directory_is_what_its_name_decides() {
+        use PathPattern as P;
+        for (pattern, is_by_name) in [
+            (P::Exact(b"/usr/bin/env".to_vec()), true),
+            (P::Exact(b"/usr/binary".to_vec()), false),
+            (P::Prefix(b"/usr/".to_vec()), true),
+            (P::Prefix(b"/etc/".to_vec()), false),
+            (P::Suffix(b"bin/env".to_vec()), true),
+            (P::Suffix(b"/bin/env".to_vec()), true),
+            (P::Suffix(b"/env".to_vec()), false),
+            (P::Suffix(b".so".to_vec()), false),
+            (P::Contains(b"usr/b".to_vec()), true),
+            (P::Contains(b"n/.ssh/".to_vec()), true),
+            (P::Contains(b"/.ssh/".to_vec()), false),
+        ] {
+            let one = asking(|asked| asked.paths = Some([pattern.clone()].into()));
+            let slots = slots_of(std::slice::from_ref(&one));
+            let slot = slots.of(&one, ALL);
+            let expected = if is_by_name { slot } else { 0 };
+            assert_eq!(slots.below(b"/usr/bin"), expected, "{pattern:?}");
+        }
     }
 
     #[test]
@@ -406,7 +364,7 @@ mod tests {
             |number: usize| asking(|asked| asked.names = Some([vec![b'a'; number + 1]].into()));
         let interests: Vec<Interest> = (0..200).map(path).chain((0..200).map(name)).collect();
         let slots = slots_of(&interests);
-        assert_eq!((slots.asked.len(), slots.joined()), (SLOTS, 401 - SLOTS));
+        assert_eq!((slots.asked.len(), slots.by_asked.len()), (SLOTS, 401));
         for interest in &interests {
             let slot = slots.of(interest, ALL);
             assert_ne!(slot, 1, "it is restricted still");
@@ -429,47 +387,25 @@ mod tests {
     }
 
     #[test]
-    fn joined_demands_accept_what_either_accepts() {
-        let both = [false, true].map(Some).into_iter().chain([None]);
-        let contained: Vec<Option<bool>> = both.collect();
-        let ports = [
-            None,
-            Some([1].into()),
-            Some([1, 2].into()),
-            Some([3].into()),
-        ];
-        let mut all = Vec::new();
-        for contained in &contained {
-            for ports in &ports {
-                all.push(Asked {
-                    contained: *contained,
-                    ports: ports.clone(),
-                    dotted: ports.is_some(),
-                    ..Asked::default()
-                });
-            }
-        }
-        let accepts = |asked: &Asked, is_contained: bool, port: u16, dotted: bool| {
-            asked.contained.is_none_or(|wanted| wanted == is_contained)
-                && asked
-                    .ports
-                    .as_ref()
-                    .is_none_or(|ports| ports.contains(&port))
-                && (dotted || !asked.dotted)
+    fn what_is_asked_for_beside_other_registers_is_not_joined_with_it() {
+        let asked = |number: usize, name: &str| {
+            let path = PathPattern::Prefix(format!("/{name}/{number}").into_bytes());
+            asking(|asked| asked.paths = Some([path.clone()].into()))
         };
-        for (one, other) in all
-            .iter()
-            .flat_map(|one| all.iter().map(move |other| (one, other)))
-        {
-            let joined = one.or(other);
-            for place in 0..16_u16 {
-                let (is_contained, dotted, port) = (place & 1 == 1, place & 2 == 2, place / 4);
-                let is_wanted = [one, other]
-                    .into_iter()
-                    .any(|asked| accepts(asked, is_contained, port, dotted));
-                assert!(!is_wanted || accepts(&joined, is_contained, port, dotted));
-            }
-            assert_eq!(one.or(one), *one);
-        }
+        let places = [
+            ("read", (Syscall::OPENAT, 0)),
+            ("write", (Syscall::OPENAT, 1)),
+        ];
+        let all: Vec<(Asked, Place)> = (0..100)
+            .flat_map(|number| {
+                places.map(|(name, place)| (Asked::new(&asked(number, name), ALL), place))
+            })
+            .collect();
+        let slots = Slots::new(all);
+        let of = |name: &str| {
+            let each = (0..100).map(|number| slots.of(&asked(number, name), ALL));
+            each.fold(0, |all, slot| all | slot)
+        };
+        assert_eq!(of("read") & of("write"), 0);
     }
 }

@@ -7,13 +7,14 @@ use abi::{Arch, RegisterTest, Syscall};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, Plan, Reason};
 
 use super::ROOT_CALLS;
+use super::asked::{Asked, VisibleFields};
 use super::automaton::Automaton;
 use super::error::Error;
 use super::rows::{
     Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
     ROW_SOCKETCALL, ROW_STREAMS, ROW_WORDS_SHIFT, Row, SOCKETCALLS, fetches, has_strings, short,
 };
-use super::slots::{Asked, MissingTables, Slots, VisibleFields};
+use super::slots::{MissingTables, Place, Slots};
 use seccomp::adapt;
 
 /// Number of rows of one bank; row 0 means no row.
@@ -314,14 +315,22 @@ fn add_group(any_of: &mut Vec<(Vec<RegisterTest>, u64)>, group: Vec<RegisterTest
     }
 }
 
-/// Returns all that rules ask for beyond registers, in the order of the calls.
-fn demands(plan: &Plan) -> impl Iterator<Item = Asked> + '_ {
-    plan.interests.iter().flat_map(|(call, interests)| {
+/// Returns all that rules ask for beyond registers, and beside which registers of which calls.
+fn demands(plan: &Plan) -> Vec<(Asked, Place)> {
+    let mut tests: Vec<&[Vec<RegisterTest>]> = Vec::new();
+    let mut demands = Vec::new();
+    for (call, interests) in &plan.interests {
         let visible = visible_fields(EventKind::of_syscall(*call));
-        interests
-            .iter()
-            .map(move |interest| Asked::new(interest, visible))
-    })
+        for interest in interests {
+            let known = tests.iter().position(|one| *one == interest.any_of);
+            let number = known.unwrap_or_else(|| {
+                tests.push(&interest.any_of);
+                tests.len() - 1
+            });
+            demands.push((Asked::new(interest, visible), (*call, number)));
+        }
+    }
+    demands
 }
 
 /// Returns what can be checked of a kind of calls.
