@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use store::{
     AgentId, AlertCaptureBegun, AlertDetail, Capture, CaptureAsked, CaptureEnd, CaptureId,
@@ -39,6 +40,13 @@ struct Asked {
     seconds: u32,
 }
 
+/// Reads the small JSON object of a request.
+async fn small_json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+    let text = body::small(headers, body, MAX_REQUEST).await?;
+    serde_json::from_str(&text)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))
+}
+
 /// `POST /api/v1/captures`
 pub(crate) async fn request(
     State(shared): State<Arc<Shared>>,
@@ -47,9 +55,8 @@ pub(crate) async fn request(
 ) -> Answer {
     let reader = auth::reader(&shared, &headers).await?;
     reader.may_change()?;
-    let text = body::small(&headers, body, MAX_REQUEST).await?;
+    let asked: Asked = small_json(&headers, body).await?;
     let bad = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
-    let asked: Asked = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
     if !(1..=MAX_CAPTURE_SECONDS).contains(&asked.seconds) {
         return Err(bad(format!(
             "`seconds` has to be from 1 to {MAX_CAPTURE_SECONDS}"
@@ -204,9 +211,7 @@ pub(crate) async fn announce(
     body: Body,
 ) -> Answer {
     let agent = auth::agent(&shared, &caller).await?.id;
-    let text = body::small(&caller.headers, body, MAX_REQUEST).await?;
-    let announced: Announced = serde_json::from_str(&text)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let announced: Announced = small_json(&caller.headers, body).await?;
     let alert = CapturedAlert {
         rule: grouping::clipped(&announced.rule),
         time_ns: announced.time_ns,
@@ -271,9 +276,7 @@ pub(crate) async fn done(
     body: Body,
 ) -> Answer {
     let agent = auth::agent(&shared, &caller).await?.id;
-    let text = body::small(&caller.headers, body, MAX_REQUEST).await?;
-    let done: Done = serde_json::from_str(&text)
-        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let done: Done = small_json(&caller.headers, body).await?;
     let end = CaptureEnd {
         chunks: done.chunks,
         events: done.events,
