@@ -39,6 +39,7 @@ const OF_TESTS: [(&str, &[&str]); 17] = [
     ),
     ("2026-11-28-evasions", &["README.md", "tables.md"]),
     ("2026-11-28-kernels", &["README.md", "tables.md"]),
+    ("2026-11-30-kernels-arm64", &["README.md", "tables.md"]),
     (
         "2026-11-28-soak",
         &["README.md", "final.json", "samples.jsonl"],
