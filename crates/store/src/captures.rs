@@ -17,7 +17,8 @@ pub const MAX_CAPTURE_SECONDS: u32 = 300;
 /// many are open at the same time.
 pub(crate) const KEPT: i64 = 20;
 
-/// Captures around alerts that are kept, the latest ones: in all, and of one agent, so that no agent takes those of others away.
+/// Captures around alerts that are kept: in all, and of one agent. Beyond all, the agent that has the most loses its oldest, so that
+/// no agent takes those of others away that have no more than it.
 pub(crate) const KEPT_OF_ALERTS: i64 = 100;
 pub(crate) const KEPT_OF_AGENT: i64 = 10;
 

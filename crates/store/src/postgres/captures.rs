@@ -192,6 +192,22 @@ fn forget_oldest(connection: &mut Connection, which: &str, kept: i64) -> Result<
     Ok(())
 }
 
+/// Deletes captures around alerts that are over until as many are kept: each time the oldest of the agent that has the most, which is
+/// `beginner` if it has as many as any other.
+fn forget_of_greediest(
+    connection: &mut Connection,
+    beginner: AgentId,
+    kept: i64,
+) -> Result<(), StoreError> {
+    // An agent's captures have places from its latest one on, so the last places are the oldest of those that have the most.
+    let sql = "DELETE FROM captures WHERE id IN (SELECT id FROM (
+             SELECT id, agent, state, row_number() OVER (PARTITION BY agent ORDER BY id DESC) AS place
+             FROM captures WHERE rule IS NOT NULL) AS ranked
+         WHERE state IN ('complete', 'failed') ORDER BY place, agent = $1, id DESC OFFSET $2)";
+    connection.execute(sql, &[&beginner.0, &kept])?;
+    Ok(())
+}
+
 /// Begins a capture around an alert, unless the agent has begun it before.
 fn begin(
     connection: &mut Connection,
@@ -261,7 +277,7 @@ fn insert(
     )?;
     let which = format!("rule IS NOT NULL AND agent = {}", new.agent.0);
     forget_oldest(connection, &which, KEPT_OF_AGENT - 1)?;
-    forget_oldest(connection, "rule IS NOT NULL", KEPT_OF_ALERTS - 1)?;
+    forget_of_greediest(connection, new.agent, KEPT_OF_ALERTS - 1)?;
     let object = format!(
         "{}, around an alert of {}",
         named(id, new.agent),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::captures::{
     AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, CaptureUse,
-    CapturedAlert, KEPT, KEPT_OF_AGENT, MAX_CAPTURE, NewAlertCapture, NewCapture,
+    CapturedAlert, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE, NewAlertCapture, NewCapture,
 };
 
 for_each_database! {
@@ -15,6 +15,7 @@ for_each_database! {
     a_capture_that_is_open_stays_and_more_than_are_kept_are_refused,
     a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked_for,
     an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away,
+    an_agent_that_begins_many_captures_in_a_full_store_loses_its_own,
 }
 
 fn request(fixture: &Fixture) -> CaptureAsked {
@@ -277,4 +278,53 @@ fn an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away(fixt
     // What someone asks for has a place of its own.
     added(fixture);
     begun(fixture, other, 2);
+}
+
+/// Begins a capture around an alert of this time, which arrives.
+fn arrived(fixture: &Fixture, agent: AgentId, time_ns: i64) -> CaptureId {
+    let (store, id) = (&fixture.store, begun(fixture, agent, time_ns));
+    let next = store.add_chunk(agent, id, 0, vec![1]);
+    assert_eq!(next.expect("writable"), Some(1));
+    let end = CaptureEnd {
+        chunks: 1,
+        ..CaptureEnd::default()
+    };
+    assert!(store.end_capture(agent, id, end).expect("writable"));
+    id
+}
+
+fn an_agent_that_begins_many_captures_in_a_full_store_loses_its_own(fixture: &Fixture) {
+    let store = &*fixture.store;
+    let token = token(store, Scope::Agents("many".to_owned()), 50, None);
+    let agents: Vec<_> = (100u8..155)
+        .map(|hash| enrol(store, token, hash, "box"))
+        .collect();
+    // Ten agents have one, the oldest ones, and 45 have two.
+    let (with_one, with_two) = agents.split_at(10);
+    let mut kept: Vec<_> = with_one
+        .iter()
+        .map(|agent| arrived(fixture, *agent, 1))
+        .collect();
+    for time_ns in 1..=2 {
+        let of_all = with_two
+            .iter()
+            .map(|agent| arrived(fixture, *agent, time_ns));
+        kept.extend(of_all);
+    }
+    assert_eq!(i64::try_from(kept.len()).expect("small"), KEPT_OF_ALERTS);
+    let of_hostile: Vec<_> = (1..=KEPT_OF_AGENT)
+        .map(|time_ns| arrived(fixture, fixture.agent, time_ns))
+        .collect();
+
+    // The first one takes the place of the oldest of those who had more, each other one that of the one before.
+    let lost = kept.remove(with_one.len());
+    kept.extend(of_hostile.last());
+    let captures = store.captures().expect("readable");
+    let mut found: Vec<_> = captures.iter().map(|capture| capture.id.0).collect();
+    found.sort_unstable();
+    assert_eq!(found, kept.iter().map(|id| id.0).collect::<Vec<_>>());
+    assert_eq!(data(fixture, lost), None);
+    for id in kept {
+        assert_eq!(data(fixture, id).as_deref(), Some(&[1][..]), "{id:?}");
+    }
 }
