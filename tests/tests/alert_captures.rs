@@ -60,13 +60,13 @@ impl Fleet {
         self.scratch.path().join(name).display().to_string()
     }
 
-    /// Starts an agent whose command waits for a file `go`, opens `before`, and then a file with a hostile name, once for each
+    /// Starts an agent whose command waits for a file `go1`, opens `before`, and then a file with a hostile name, and so on for each
     /// number.
     fn agent(&self, times: u32, further: &[&str]) -> Agent {
         let folder = self.scratch.path().display();
         let script = format!(
-            "while ! test -e {folder}/go; do sleep 0.1; done; cd {folder}; : < before; for i in $(seq {times}); do \
-             sleep 0.3; for f in alerting*; do : < \"$f\"; done; sleep 2; done; sleep 100"
+            "cd {folder}; for i in $(seq {times}); do while ! test -e go$i; do sleep 0.1; done; : < before; \
+             sleep 0.3; for f in alerting*; do : < \"$f\"; done; done; sleep 100"
         );
         let spool = format!("collector_output.spool={}", self.path("spool"));
         let mut command = Command::new(program());
@@ -79,8 +79,18 @@ impl Fleet {
         Agent(command.stderr(Stdio::null()).spawn().expect("it starts"))
     }
 
-    fn go(&self) {
-        std::fs::write(self.path("go"), "").expect("writable");
+    /// Lets the command go on to its alert with this number.
+    fn go(&self, number: u32) {
+        std::fs::write(self.path(&format!("go{number}")), "").expect("writable");
+    }
+
+    /// Waits until the agent has sent something after what the collector has now. Its thread does one thing after the other, so
+    /// whatever it sent before is done.
+    fn hears_from_agent_again(&self) {
+        let last = || self.get("/api/v1/agents")["agents"][0]["last_seen"].clone();
+        let before = last();
+        assert!(before.is_string(), "{before}");
+        until("the agent sends something", || last() != before);
     }
 
     fn get(&self, path: &str) -> Value {
@@ -181,7 +191,7 @@ fn an_alert_has_the_capture_around_it_with_the_event_before() {
     until("the agent records around alerts", || {
         fleet.told()["condition"]["priority"] == "Warning"
     });
-    fleet.go();
+    fleet.go(1);
     let capture = fleet.waits_for_capture();
     assert_eq!(capture["alert"]["rule"], "<b>Alerting", "{capture}");
     assert!(
@@ -287,10 +297,14 @@ fn the_collector_names_the_alerts_and_those_beyond_the_rate_are_counted() {
     until("the collector's condition has arrived", || {
         fleet.told()["condition"]["rules"][0] == "<b>Alerting"
     });
-    fleet.go();
+    fleet.go(1);
     let capture = fleet.waits_for_capture();
     assert_eq!(capture["alert"]["after_ms"], 0, "{capture}");
     assert_eq!(capture["events"], 1, "the event of the alert: {capture}");
+    // The agent does not know yet that the collector has all of it: an alert would find it busy.
+    fleet.hears_from_agent_again();
+    fleet.go(2);
+    fleet.go(3);
     until("two alerts are left out, and counted", || {
         let told = fleet.told();
         let left_out = &told["left_out"];
@@ -313,7 +327,7 @@ fn the_collector_names_the_alerts_and_those_beyond_the_rate_are_counted() {
 fn an_agent_that_allows_no_captures_records_around_no_alert() {
     let fleet = Fleet::new(&["--capture-on", "priority=DEBUG"]);
     let agent = fleet.agent(1, &[]);
-    fleet.go();
+    fleet.go(1);
     until("the alert is stored", || {
         let alerts = fleet.get("/api/v1/alerts?severity=Critical");
         alerts["alerts"]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::collector::{Collector, get, token};
-use e2e::{Alert, Finished, Limited, Scratch, program, repository};
+use e2e::{Alert, Finished, Limited, Scratch, need_root, program, repository};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -126,6 +126,7 @@ const RULE: &str = "Read sensitive file untrusted";
 
 #[test]
 fn task_definitions_run_what_they_say() {
+    need_root!();
     let task = Task::read("fargate-task.json");
     let [app] = task.containers() else {
         panic!("one container expected: {}", task.definition)
@@ -141,6 +142,7 @@ fn task_definitions_run_what_they_say() {
 
 #[test]
 fn the_init_task_sends_its_alerts_to_a_collector() {
+    need_root!();
     let task = Task::read("fargate-init-task.json");
     let [init, app] = task.containers() else {
         panic!("two containers expected: {}", task.definition)
