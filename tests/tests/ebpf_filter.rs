@@ -1,11 +1,10 @@
 //! The filter in the kernel of the engine `ebpf`: it takes nothing away that a rule asks for.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use e2e::{Engine, Fixture, Scratch, Watch, WatchResult, need_root, watch_host_for};
+use e2e::{Engine, Fixture, Scratch, Watch, WatchResult, builtin_rules, need_root, watch_host_for};
 use serde_json::Value;
 
 /// Paths of every form that the kernel's filter knows.
@@ -223,6 +222,61 @@ fn names_are_found_however_they_are_written() {
     nothing_lost([&with, &without]);
 }
 
+/// Files of folders that rules name, by their ends, and read through mounts that begin below those folders: there no path
+/// ends as it does in the folder.
+const MOUNTED: &str = "\
+- rule: Glob
+  desc: the end of a name below a folder
+  condition: evt.type in (open, openat) and fd.name glob '%W/home/*/.keys/id' and proc.name = cat
+  output: glob %fd.name
+  priority: DEBUG
+- rule: Both ends
+  desc: a folder and the end of a name
+  condition: evt.type in (open, openat) and fd.name startswith %W/home/ and fd.name endswith /.keys/id and proc.name = cat
+  output: both %fd.name
+  priority: DEBUG
+";
+
+const MOUNTS: &str = "\
+exec > /dev/null
+cd %W
+cat home/u/.keys/id link/u/.keys/id %W/home/u/.keys/id %W/link/u/.keys/id
+unshare -m sh -c 'mount --bind home/u/.keys at && cat at/id %W/at/id; umount at
+mount --bind home/u at && cat at/.keys/id; umount at; mount --bind home/u/.keys/id file && cat file %W/file'
+exit 0
+";
+
+#[test]
+fn files_below_named_folders_are_found_through_mounts_that_begin_further_below() {
+    need_root!();
+    let run = |option: &[&str]| {
+        let watch = Watch::new(["true"]).engine(Engine::Ebpf);
+        let folder = watch.scratch().path().join("mounts");
+        let inside = |name: &str| folder.join(name);
+        // They are there before the rules are: what is named later is looked up later.
+        for name in ["home/u/.keys", "at"] {
+            fs::create_dir_all(inside(name)).expect("it is ours");
+        }
+        for name in ["home/u/.keys/id", "file"] {
+            fs::write(inside(name), "").expect("it is ours");
+        }
+        std::os::unix::fs::symlink("home", inside("link")).expect("the name is new");
+        let place = folder.display().to_string();
+        let script = MOUNTS.replace("%W", &place);
+        let watch = watch.command(["sh".to_owned(), "-c".to_owned(), script]);
+        let watch = watch.rules(&MOUNTED.replace("%W", &place));
+        let watch = option.iter().fold(watch, |watch, one| watch.option(*one));
+        watch.run()
+    };
+    let (with, without) = (run(&[]), run(&["--unfiltered"]));
+    assert_eq!(told(&with), told(&without), "{}", with.story());
+    // Four times without a mount, five through one.
+    for rule in ["Glob", "Both ends"] {
+        assert_eq!(with.of(rule).len(), 9, "{rule}: {}", with.story());
+    }
+    nothing_lost([&with, &without]);
+}
+
 /// Connections by each of their ends.
 const CONNECTIONS: &str = "\
 - rule: Server port
@@ -393,9 +447,8 @@ fn flooded(rules: &str, other: &str, wanted: &str) -> (u64, WatchResult) {
 #[test]
 fn the_default_rules_leave_no_open_to_the_agent_that_none_of_them_asks_for() {
     need_root!();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rules");
-    let rules = fs::read_to_string(folder.join("default.yaml")).expect("the default rules");
-    let (opened, watched) = flooded(&rules, "/usr/bin/env", "/etc/shadow");
+    let (opened, watched) = flooded(&builtin_rules(), "/usr/bin/env", "/etc/shadow");
+    assert!(opened > 1000, "{opened}: {}", watched.story());
     let rejected = counter(&watched, "rejected_path");
     assert!(
         rejected >= opened,
