@@ -73,9 +73,14 @@ pub struct NamedFile {
     stat: Identity,
 }
 
-/// Strips trailing slashes and drops duplicates.
+/// Strips trailing slashes and drops duplicates. Of `/etc/.`, with which the names of hidden files begin, the folder is left;
+/// of `/.` nothing, for all files are below the root.
 pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
+    let ends: [&[u8]; 3] = [b"/", b"/.", b"/.."];
+    let plain = |path: &Vec<u8>| {
+        let stripped = ends.iter().find_map(|end| path.strip_suffix(*end));
+        stripped.unwrap_or(path).to_vec()
+    };
     let mut paths: Vec<_> = paths.iter().map(plain).collect();
     paths.retain(|path| !path.is_empty());
     paths.sort_unstable();
@@ -430,70 +435,4 @@ fn is_named(file: &OwnedFd, path: &[u8], caller: Caller<'_>) -> Result<bool, Err
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStrExt;
-    use std::process::{Command, Stdio};
-
-    use event::Tid;
-
-    use super::*;
-    use crate::names::Mounts;
-    use crate::process_inspector::ProcessInspector;
-
-    #[test]
-    fn a_name_that_ends_like_that_of_a_deleted_file_is_kept() {
-        let inspector = ProcessInspector::new().unwrap();
-        let mounts = Mounts::default();
-        let own = Tid(std::process::id().cast_signed());
-        let caller = Caller::new(own, &inspector, &mounts, true);
-        let folder = std::env::temp_dir().canonicalize().unwrap();
-        let folder = folder.join(format!("deleted-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        let (path, other) = (folder.join("x (deleted)"), folder.join("other"));
-        let open = || OwnedFd::from(std::fs::File::open(&path).unwrap());
-        let name = |file: &OwnedFd| path_of(file, caller).unwrap();
-        let raw = path.as_os_str().as_bytes();
-        std::fs::write(&path, "").unwrap();
-        let file = open();
-        assert_eq!(name(&file), raw);
-        std::fs::hard_link(&path, &other).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(name(&file), raw, "deleted, with another name left");
-        std::fs::write(&path, "").unwrap();
-        let later = open();
-        assert_eq!(name(&file), raw, "deleted, and replaced");
-        assert_eq!(name(&later), raw);
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(name(&later), raw, "deleted");
-        assert_eq!(name(&file), raw);
-    }
-
-    #[test]
-    fn a_caller_that_ends_during_a_lookup_leaves_nothing_unknown_to_others() {
-        let inspector = ProcessInspector::new().unwrap();
-        let mounts = Mounts::default();
-        let paths = [
-            "/etc/passwd",
-            "/proc/self/environ",
-            "/proc/thread-self/maps",
-        ];
-        let paths = paths.map(|path| path.as_bytes().to_vec());
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let tid = Tid(child.id().cast_signed());
-        let look_as = |shares_root| {
-            let caller = Caller::new(tid, &inspector, &mounts, shares_root);
-            look(caller, &paths, &[], &mut StatIdentifier)
-        };
-        let alive = look_as(true);
-        assert!(!alive.has_unknown && !alive.has_ended);
-        drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
-        let ended = look_as(true);
-        assert!(!ended.has_unknown && !ended.has_ended);
-        assert!(ended.files.iter().all(|file| file.is_there));
-        assert_eq!(ended.files[0], alive.files[0]);
-        // In a root of its own nothing can be looked up, which the next caller has to do.
-        let elsewhere = look_as(false);
-        assert!(elsewhere.has_unknown && elsewhere.has_ended);
-    }
-}
+mod tests;
