@@ -206,11 +206,13 @@ drop_and_execute => Case {
     fires: &[act("new", sh!("cp /bin/true %W/new; %W/new")).at(CONTAINER).by(&[User])
         .showing(&[("proc.exepath", "/var/tmp/e2e/new")]),
         // A dropper below a build puts its program in no directory of the project.
-        act("new", sh!("ln -s /bin/bash /usr/bin/make; cp /bin/true /tmp/new; make -c '/tmp/new; :'"))],
+        act("new", sh!("cp /bin/bash /dev/shm/make; cp /bin/true /tmp/new; /dev/shm/make -c '/tmp/new; :'")),
+        // A shell under the name of a tool is no build, nor are words of its arguments.
+        act("new", sh!("ln -s /bin/bash /usr/bin/make; mkdir %W/d; cp /bin/true %W/d/new; make -c '%W/d/new; : -m pip install'"))],
     near_misses: &[
         act("true", &["env", "true"]).at(CONTAINER),
-        // What a build made. `make` is a link, so it is no new program itself.
-        act("new", sh!("ln -s /bin/bash /usr/bin/make; mkdir %W/d; cp /bin/true %W/d/new; make -c 'sh -c \"%W/d/new; :\"; :'")),
+        // What a build made. `make` lies in a volume, so it is no new program itself.
+        act("new", sh!("cp /bin/bash /dev/shm/make; mkdir %W/d; cp /bin/true %W/d/new; /dev/shm/make -c 'sh -c \"%W/d/new; :\"; :'")),
         // Not of the image either, but no file of the container: a volume.
         act("new", sh!("cp /bin/true /dev/shm/new; /dev/shm/new")),
     ],
@@ -219,7 +221,7 @@ drop_and_execute => Case {
 new_binary_of_a_build => Case {
     rule: "New binary run by a build in container",
     fires: &[
-        act("new", sh!("ln -s /bin/bash /usr/bin/make; mkdir %W/d; cp /bin/true %W/d/new; make -c '%W/d/new; :'")),
+        act("new", sh!("cp /bin/bash /dev/shm/make; mkdir %W/d; cp /bin/true %W/d/new; /dev/shm/make -c '%W/d/new; :'")),
     ],
     near_misses: &[
         act("new", sh!("mkdir %W/d; cp /bin/true %W/d/new; %W/d/new")),

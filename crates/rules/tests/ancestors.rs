@@ -224,10 +224,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "Directory traversal monitored file read",
         "what a person types at a shell is left out: the parent is none",
     ),
-    (
-        "New binary run by a build in container",
-        "an ancestor is a tool that builds or installs",
-    ),
     ("Run shell untrusted", "an ancestor is a server"),
     ("Shell started by a text tool", "the parent is a tool"),
     (
