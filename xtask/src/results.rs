@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 17] = [
+const OF_TESTS: [(&str, &[&str]); 18] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],

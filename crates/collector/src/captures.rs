@@ -182,7 +182,7 @@ pub(crate) fn around<'c>(alert: &AlertDetail, captures: &'c [Capture]) -> Option
     let is_own = |of: &CapturedAlert| of.rule == row.rule && of.time_ns == row.time_ns;
     around.max_by_key(|it| {
         let is_own = it.alert.as_ref().is_some_and(is_own);
-        (is_own, it.state == store::CaptureState::Complete)
+        (it.state == store::CaptureState::Complete, is_own)
     })
 }
 

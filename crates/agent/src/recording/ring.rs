@@ -13,6 +13,8 @@ use scap::write::{Header, Writer};
 /// processes are introduced.
 const SEGMENTS: usize = 8;
 const PARTS: u32 = 8;
+/// Shortest time of a segment: each one says anew who the processes are.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Encodes events, and keeps the last ones.
 pub(super) struct Ring {
@@ -109,7 +111,7 @@ impl Ring {
         self.segments.back().is_none_or(|segment| {
             self.is_cut
                 || segment.bytes.len() >= share
-                || now.duration_since(segment.began) >= self.time / PARTS
+                || now.duration_since(segment.began) >= (self.time / PARTS).max(SHORTEST)
         })
     }
 

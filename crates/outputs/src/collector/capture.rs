@@ -88,10 +88,10 @@ impl CollectorChannel {
         else {
             return Ok(true);
         };
-        let id = match cause {
-            CaptureCause::Asked(id) => id,
+        let (id, is_own) = match cause {
+            CaptureCause::Asked(id) => (id, false),
             CaptureCause::Alert(alert) => match self.announced(alert)? {
-                Some(id) => id,
+                Some(id) => (id, true),
                 None => {
                     source.refuse();
                     return Ok(true);
@@ -99,16 +99,19 @@ impl CollectorChannel {
             },
         };
         let parts = bytes.div_ceil(PART);
-        match self.send_parts(&*source, id, parts, turn)? {
+        let is_taken = match self.send_parts(&*source, id, parts, turn)? {
             Parts::More => return Ok(false),
-            Parts::Unwanted => {}
+            Parts::Unwanted => false,
             Parts::All => {
                 let end = json!({"chunks": parts, "events": events, "lost": lost, "failure": null});
                 // One that the collector does not know any more it has given up.
-                self.link.end_capture(id, &end)?;
+                self.link.end_capture(id, &end)?
             }
+        };
+        match is_own && !is_taken {
+            true => source.refuse(),
+            false => source.forget(),
         }
-        source.forget();
         // A collector with another store may give its number to another one.
         self.sending = Sending::default();
         Ok(true)

@@ -283,10 +283,11 @@ impl Link {
                 let missing = || io::Error::other("the answer has no `capture` or no `parts`");
                 begun.ok_or_else(missing).map(Some)
             }
-            StatusCode::CONFLICT
-            | StatusCode::NOT_FOUND
-            | StatusCode::METHOD_NOT_ALLOWED
-            | StatusCode::BAD_REQUEST => Ok(None),
+            // These may be others the next time: who asks is not known now, or it is too early.
+            StatusCode::UNAUTHORIZED
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS => Err(answered(status, &answer)),
+            _ if status.is_client_error() => Ok(None),
             _ => Err(answered(status, &answer)),
         }
     }

@@ -18,7 +18,8 @@ pub(super) fn prune(store: &SqliteStore, retention: Retention) -> Result<Pruned,
         drop_before(store, before.div_euclid(HOUR_NS), &mut pruned)?;
     }
     if let Some(max_bytes) = retention.max_bytes {
-        while store.readers.with(bytes)? > max_bytes {
+        // Captures are bounded by themselves: deleting alerts would make no room for them.
+        while store.readers.with(bytes_without_captures)? > max_bytes {
             let Some(oldest) = store.readers.with(oldest_hour)? else {
                 break;
             };
@@ -86,6 +87,15 @@ fn finish(connection: &Connection) -> Result<(), StoreError> {
 
 fn oldest_hour(connection: &Connection) -> Result<Option<i64>, StoreError> {
     Ok(connection.query_row("SELECT min(hour) FROM hours", [], |row| row.get(0))?)
+}
+
+fn bytes_without_captures(connection: &Connection) -> Result<u64, StoreError> {
+    let captured: i64 = connection.query_row(
+        "SELECT coalesce(sum(length(data)), 0) FROM capture_chunks",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(bytes(connection)?.saturating_sub(unsigned(captured)))
 }
 
 /// Returns the bytes of pages in use.

@@ -71,7 +71,7 @@ fn a_foreign_file_and_a_newer_schema_are_refused() {
     let error = SqliteStore::open(&path).expect_err("a newer build wrote it");
     let text = error.to_string();
     assert!(
-        text.contains("schema 99, this build knows up to 8"),
+        text.contains("schema 99, this build knows up to 9"),
         "{text}"
     );
 }

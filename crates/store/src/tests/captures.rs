@@ -16,6 +16,7 @@ for_each_database! {
     a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked_for,
     an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away,
     an_agent_that_begins_many_captures_in_a_full_store_loses_its_own,
+    no_alert_makes_room_for_captures,
 }
 
 fn request(fixture: &Fixture) -> CaptureAsked {
@@ -327,4 +328,21 @@ fn an_agent_that_begins_many_captures_in_a_full_store_loses_its_own(fixture: &Fi
     for id in kept {
         assert_eq!(data(fixture, id).as_deref(), Some(&[1][..]), "{id:?}");
     }
+}
+
+fn no_alert_makes_room_for_captures(fixture: &Fixture) {
+    super::send(fixture, Some(1), vec![alert(9, "a", "m")]);
+    let id = begun(fixture, fixture.agent, 77);
+    let part = vec![7; 1 << 20];
+    for number in 0..8 {
+        assert_eq!(send(fixture, id, number, &part), Some(number + 1));
+    }
+    assert!(end(fixture, id, 8));
+    let retention = Retention {
+        before_ns: None,
+        max_bytes: Some(4 << 20),
+    };
+    let pruned = fixture.store.prune(retention).expect("writable");
+    assert_eq!(pruned.alerts, 0);
+    assert_eq!(data(fixture, id).map(|data| data.len()), Some(8 << 20));
 }

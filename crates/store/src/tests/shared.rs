@@ -280,6 +280,7 @@ fn days_of_an_older_database_get_the_limit_of_what_a_search_reads_unsorted() {
     client
         .batch_execute(
             "SET search_path TO tollgate; UPDATE store SET version = 6;
+             ALTER TABLE captures DROP COLUMN rule, DROP COLUMN alert_ns, DROP COLUMN before_ms, DROP COLUMN after_ms;
              ALTER INDEX alerts_0_words RESET (gin_pending_list_limit)",
         )
         .expect("writable");
