@@ -252,7 +252,9 @@ fn text(value: &AlertValue) -> String {
 
 fn bound(text: &mut String) {
     if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at));
+        // 0 is one, so there is always one.
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
 }
