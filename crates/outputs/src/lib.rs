@@ -181,6 +181,21 @@ mod tests {
         assert_eq!(paths.len(), count);
     }
 
+    #[test]
+    fn more_than_an_agent_records_around_an_alert_is_refused() {
+        for (key, most) in [("before", 60), ("after", 300), ("limit", 12)] {
+            let set = |number: u64| {
+                let node = yaml::settings::read("f.yaml", &number.to_string()).unwrap();
+                let path = format!("collector_output.capture_on_alert.{key}");
+                Outputs::default().set(&path, &node)
+            };
+            assert_eq!(set(most), Ok(()));
+            let problem = set(most + 1).unwrap_err();
+            let expected = format!("to {most}, found {}", most + 1);
+            assert!(format!("{problem:?}").contains(&expected), "{problem:?}");
+        }
+    }
+
     /// The settings with another value than the default at this key.
     fn changed(path: &str, json_type: &str) -> Outputs {
         let texts = match json_type {

@@ -1,5 +1,6 @@
 //! `collector_output`: its keys and the options of its channel.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use labels::Labels;
@@ -8,7 +9,7 @@ use yaml::key::Key;
 use yaml::settings::{Node, Problem};
 
 use super::{CollectorChannel, CollectorOptions};
-use crate::capture::CaptureOnAlert;
+use crate::capture::{CaptureOnAlert, MAX_AFTER, MAX_BEFORE, MAX_LIMIT_MIB};
 use crate::channel::Channel;
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::net::tls::{ClientFiles, TlsOptions};
@@ -80,9 +81,15 @@ impl OutputKind for CollectorOutput {
         Key::file("collector_output.bundle_key", |output| &mut output.bundle_key),
         Key::integer("collector_output.bundle_min_version", |output| &mut output.bundle_min_version),
         Key::file("collector_output.ca_file", |output| &mut output.ca_file),
-        Key::integer("collector_output.capture_on_alert.after", |output| &mut output.capture_on_alert.after),
-        Key::integer("collector_output.capture_on_alert.before", |output| &mut output.capture_on_alert.before),
-        Key::integer("collector_output.capture_on_alert.limit", |output| &mut output.capture_on_alert.limit_mib),
+        Key::other("collector_output.capture_on_alert.after", "integer", |output, node| {
+            set_within(&mut output.capture_on_alert.after, node, 0..=MAX_AFTER)
+        }),
+        Key::other("collector_output.capture_on_alert.before", "integer", |output, node| {
+            set_within(&mut output.capture_on_alert.before, node, 0..=MAX_BEFORE)
+        }),
+        Key::other("collector_output.capture_on_alert.limit", "integer", |output, node| {
+            set_within(&mut output.capture_on_alert.limit_mib, node, 1..=MAX_LIMIT_MIB)
+        }),
         Key::integer("collector_output.capture_on_alert.max_per_hour", |output| &mut output.capture_on_alert.max_per_hour),
         Key::other("collector_output.capture_on_alert.priority", "string", set_priority),
         Key::texts("collector_output.capture_on_alert.rules", |output| &mut output.capture_on_alert.rules),
@@ -134,6 +141,17 @@ impl OutputKind for CollectorOutput {
 fn set_labels(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem> {
     let labels = Labels::new(node.texts_by_name()?);
     output.labels = labels.map_err(|error| Problem::new(&node.origin, error.to_string()))?;
+    Ok(())
+}
+
+fn set_within(place: &mut u64, node: &Node, allowed: RangeInclusive<u64>) -> Result<(), Problem> {
+    let number = node.integer()?;
+    if !allowed.contains(&number) {
+        let (least, most) = allowed.into_inner();
+        let problem = format!("expected a number from {least} to {most}, found {number}");
+        return Err(Problem::new(&node.origin, problem));
+    }
+    *place = number;
     Ok(())
 }
 

@@ -179,6 +179,11 @@ fn fail_overdue(connection: &mut Connection, now_ns: i64) -> Result<(), StoreErr
          WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + $1 <= $2",
         &[&PATIENCE_NS, &now_ns],
     )?;
+    // Nobody reads a part of a capture.
+    connection.execute(
+        "DELETE FROM capture_chunks WHERE capture IN (SELECT id FROM captures WHERE state = 'failed')",
+        &[],
+    )?;
     Ok(())
 }
 

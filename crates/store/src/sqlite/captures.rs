@@ -170,6 +170,11 @@ fn fail_overdue(connection: &Connection, now_ns: i64) -> Result<(), StoreError> 
          WHERE state IN ('requested', 'arriving') AND requested_ns + seconds * 1000000000 + ?1 <= ?2",
         params![PATIENCE_NS, now_ns],
     )?;
+    // Nobody reads a part of a capture.
+    connection.execute(
+        "DELETE FROM capture_chunks WHERE capture IN (SELECT id FROM captures WHERE state = 'failed')",
+        [],
+    )?;
     Ok(())
 }
 
