@@ -213,13 +213,12 @@ fn beside_published(summary: &Summary) -> Option<Titled> {
             ]);
         }
         for (subject, time) in of_all {
-            table.push([
-                workload.to_owned(),
-                "here".to_owned(),
-                subject,
-                table::ratio(time),
-                table::ratio(1.0 / time),
-            ]);
+            // Figures that the rounds do not bear out have a row, which says why it has no number.
+            let (time, speed) = match time {
+                Ok(time) => (table::ratio(time), table::ratio(1.0 / time)),
+                Err(verdict) => (verdict, "-".to_owned()),
+            };
+            table.push([workload.to_owned(), "here".to_owned(), subject, time, speed]);
         }
     }
     (!table.is_empty()).then(|| Titled {
@@ -239,19 +238,21 @@ fn unique(figures: &[Published]) -> Vec<Published> {
     unique
 }
 
-fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
+/// Returns each subject that was measured with its time / native time, or the verdict that denies the figure.
+fn ours(summary: &Summary, workload: &str) -> Vec<(String, Result<f64, String>)> {
     let is_subject = |name: &str| ![NATIVE, NATIVE_AGAIN].contains(&name);
+    let figure = |ratio: Option<Ratio>, verdict: &Option<String>| {
+        ratio
+            .map(|ratio| ratio.estimate)
+            .ok_or_else(|| or_dash(verdict.clone()))
+    };
     if workload == "index" {
-        return summary
-            .indices
-            .iter()
-            .filter(|index| is_subject(&index.subject))
-            .filter_map(|index| {
+        return (summary.indices.iter())
+            .filter(|index| is_subject(&index.subject) && index.ratio.is_some())
+            .map(|index| {
                 let name = format!("{} {}", index.subject, index.group);
-                Some((
-                    name.trim().to_owned(),
-                    1.0 / index.conclusive_ratio()?.estimate,
-                ))
+                let speed = figure(index.conclusive_ratio(), &index.verdict);
+                (name.trim().to_owned(), speed.map(|speed| 1.0 / speed))
             })
             .collect();
     }
@@ -262,16 +263,13 @@ fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
     };
     (summary.rows.iter())
         .filter(matches)
-        .filter(|row| is_subject(&row.subject))
-        .filter_map(|row| {
+        .filter(|row| is_subject(&row.subject) && row.ratio.is_some())
+        .map(|row| {
             // Rows with one of these names as prefix belong to the workload.
             let copies = row.workload.strip_prefix(workload).unwrap_or_default();
-            Some((
-                format!("{} {}", row.subject, copies.trim_start_matches('-'))
-                    .trim()
-                    .to_owned(),
-                row.conclusive_ratio()?.estimate,
-            ))
+            let name = format!("{} {}", row.subject, copies.trim_start_matches('-'));
+            let time = figure(row.conclusive_ratio(), &row.verdict);
+            (name.trim().to_owned(), time)
         })
         .collect()
 }
