@@ -19,6 +19,7 @@ use event::{EngineKind, Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
+use response::Denials;
 use rules::{Engine, Priority};
 use seccomp::FilterProgram;
 use supervisor::{AgentStart, HeldRuntimeCalls, SharedState, Source};
@@ -94,6 +95,10 @@ pub(super) struct Common {
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
+    /// Who withholds calls from processes for responses.
+    pub(super) denials: Option<Denials>,
+    /// The filter of a process may be that of another configuration.
+    pub(super) has_other_filters: bool,
     pub(super) program: FilterProgram,
     /// As [`AgentConfig::entered`](super::services::AgentConfig::entered).
     pub(super) entered: Option<FilterProgram>,
@@ -184,6 +189,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.evaluator.paths().into_iter().collect();
     let (listener, traced) = callers(listening.source)?;
+    let installed = &request.rules.installed;
+    allow_denials(&common, installed, &processes, traced.as_ref())?;
     // Processes enter a container through its runtime, and are watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
@@ -221,6 +228,32 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             .context("cannot look for processes that enter")?;
     }
     Ok(supervisor)
+}
+
+/// Lets responses withhold calls from the processes of an engine. `installed`: the calls that their filter traps.
+fn allow_denials(
+    common: &Common,
+    installed: &Plan,
+    processes: &Processes,
+    traced: Option<&ptrace::Target>,
+) -> anyhow::Result<()> {
+    let Some(denials) = common.denials.as_ref().filter(|_| common.verify.may_deny) else {
+        return Ok(());
+    };
+    if matches!(traced, Some(ptrace::Target::Running(_))) {
+        anyhow::bail!(
+            "cannot use `process:deny`: not supported here: processes that ran before may have an io_uring; start the \
+             program with `tollgate run`, or use `process:freeze`"
+        );
+    }
+    // As far as known: those of other configurations may trap nothing.
+    let nothing = Plan::default();
+    let installed = match common.has_other_filters {
+        true => &nothing,
+        false => installed,
+    };
+    denials.add(processes.denier(installed, common.verify.deny_rings));
+    Ok(())
 }
 
 /// Returns which of the processes that watch the engine protects. `transparent`: front to waiter, or only the

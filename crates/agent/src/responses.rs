@@ -1,6 +1,6 @@
 //! Response files: which alerts start which actions.
 
-use config::Config;
+use config::{Config, IoUring};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::EngineKind;
@@ -40,15 +40,40 @@ pub(super) fn prepare(
             total: wanted.total,
             each: wanted.each,
         },
-        caller_waits: matches!(engine, EngineKind::Notify | EngineKind::Ptrace),
+        caller_waits: holds_callers(engine),
         has_local_pids: matches!(
             engine,
             EngineKind::Notify | EngineKind::Ptrace | EngineKind::Ebpf
         ),
+        cannot_deny: (!holds_callers(engine)).then_some(
+            "this engine sees a call when it has been made; use `--engine notify` or `ptrace`, or `process:freeze`",
+        ),
     };
+    if settings.cannot_deny.is_none() && loaded.responses.deny() && config.io_uring != IoUring::Deny
+    {
+        let message = "cannot use `process:deny` with `io_uring: allow`: a ring opens files and connects without a call";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("set `io_uring: deny`, which is the default, or take the action out"));
+    }
     let prepared = Prepared::new(loaded.responses, settings);
     prepared.map(Some).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
             .help("correct the response file, or take it out of --responses and responses_files")
     })
+}
+
+/// Returns true if the engine holds a caller while its call is evaluated, and can refuse the call.
+pub(super) fn holds_callers(engine: EngineKind) -> bool {
+    matches!(engine, EngineKind::Notify | EngineKind::Ptrace)
+}
+
+/// Returns true if an action of the response files withholds calls from processes. Errors in the files are reported when they
+/// are used ([`prepare`]).
+pub(super) fn may_deny(config: &Config) -> bool {
+    let wanted = &config.responses;
+    if wanted.files.is_empty() {
+        return false;
+    }
+    let files = load::read_files(&wanted.files);
+    load::load(files, &wanted.accept_partial).responses.deny()
 }

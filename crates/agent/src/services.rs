@@ -433,6 +433,8 @@ impl AgentConfig {
                 self.guard.clone(),
             )?),
             verify: self.verify,
+            denials: self.sink.denials(),
+            has_other_filters: false,
             program: self.program.clone(),
             entered: self.entered.take(),
             container_id: self.container_id.clone(),

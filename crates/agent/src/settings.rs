@@ -25,7 +25,7 @@ use crate::bundles::{self, BundleFolder};
 use crate::given_settings::why_unusable;
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
-use crate::{channels, journal};
+use crate::{channels, journal, responses};
 
 /// Returns the configuration file with `-o` and the other options applied.
 pub(super) fn configuration(
@@ -114,6 +114,7 @@ pub(super) fn configuration_with(
     }
     config.verify = interception.verify.unwrap_or(config.verify);
     config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
+    config.responses.may_deny = responses::may_deny(&config);
     Ok((config, warnings))
 }
 
@@ -127,6 +128,7 @@ pub(super) fn verify_options(config: &Config, engine: EngineKind) -> VerifyOptio
             Verify::Always => capture::notify::Verify::Always,
         },
         deny_rings: config.io_uring == IoUring::Deny,
+        may_deny: config.responses.may_deny && responses::holds_callers(engine),
     }
 }
 

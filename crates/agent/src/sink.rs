@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use outputs::Dispatcher;
-use response::Responder;
+use response::{Denials, Responder};
 use rules::{Alert, AlertSink};
 
 use crate::metrics::Latency;
@@ -27,6 +27,11 @@ impl DeferredSink {
     pub(crate) fn respond(&self, responder: Responder) {
         // As above.
         let _ = self.responder.set(responder);
+    }
+
+    /// Returns who withholds calls from processes; `None` without responses.
+    pub(crate) fn denials(&self) -> Option<Denials> {
+        self.responder.get().map(Responder::denials)
     }
 
     /// Returns the histogram of alert latency.

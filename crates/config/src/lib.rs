@@ -852,6 +852,8 @@ syscall_event_drops:
             accept_partial: vec!["aws:lambda".to_owned()],
             total: rate(1.0, 2),
             each: rate(3.0, 4),
+            // No keys.
+            may_deny: false,
         }
     }
 

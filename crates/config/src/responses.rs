@@ -12,6 +12,8 @@ use crate::model::Config;
 pub struct ResponseSettings {
     /// `responses_files`: response files, in the order in which they are merged.
     pub files: Vec<PathBuf>,
+    /// An action of these files withholds calls from processes. Whoever reads the files sets it.
+    pub may_deny: bool,
     /// `responses.dry_run`: report actions and do none.
     pub dry_run: bool,
     /// `responses.accept_partial`: refused actionners whose actions are left out.
@@ -30,6 +32,7 @@ impl Default for ResponseSettings {
         };
         Self {
             files: Vec::new(),
+            may_deny: false,
             dry_run: false,
             accept_partial: Vec::new(),
             total: rate(20.0, 100),

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
+use event::{Comm, Credentials, Denial, DenialId, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::counters::Counters;
@@ -67,6 +67,8 @@ pub struct Tree {
     has_shared_memory: AtomicBool,
     /// True if a process could not be marked: the parents of later processes are uncertain then.
     has_unmarked: AtomicBool,
+    /// True once calls were withheld from a process.
+    has_denials: AtomicBool,
 }
 
 /// Configuration for a workload whose first process is a container runtime. The container begins with the
@@ -136,6 +138,7 @@ impl Tree {
             has_adopted: AtomicBool::new(false),
             has_shared_memory: AtomicBool::new(false),
             has_unmarked: AtomicBool::new(false),
+            has_denials: AtomicBool::new(false),
         })
     }
 
@@ -228,6 +231,32 @@ impl Tree {
         let node = inner.nodes.get(&process.pid)?;
         let same = node.process.start == process.start;
         node.pidfd.as_ref().filter(|_| same).map(ask)
+    }
+
+    /// Returns whether calls were ever withheld from a process.
+    pub fn has_denials(&self) -> bool {
+        self.has_denials.load(Ordering::Acquire)
+    }
+
+    /// Withholds calls from a process. Returns false if the tree does not have it.
+    pub fn deny(&self, (pid, start): (Pid, StartTime), denial: Denial) -> bool {
+        let Some(process) = self.find(pid).filter(|process| process.start == start) else {
+            return false;
+        };
+        process.deny(denial);
+        self.has_denials.store(true, Ordering::Release);
+        true
+    }
+
+    /// Leaves a process and its descendants out of a denial of an ancestor. Returns false if the process has ended.
+    pub fn spare(&self, (pid, start): (Pid, StartTime), denial: DenialId) -> bool {
+        // A process that has made no call yet.
+        let found = self.of_thread(Tid(pid.0), &Counters::default());
+        let found = found.filter(|process| process.start == start);
+        if let Some(process) = &found {
+            process.spare(denial);
+        }
+        found.is_some()
     }
 
     /// Returns a process that is already in the tree.
@@ -466,6 +495,9 @@ impl Tree {
         let inherited = self.inherited(pid);
         let (parent, is_guess) = self.parent_of(&identity, inherited, counters);
         let process = self.insert_with(&identity, pidfd, parent, Origin::Watched, inherited);
+        if is_guess {
+            process.set_has_likely_parent();
+        }
         if self.has_shared_memory.load(Ordering::Acquire)
             && (is_guess || self.has_unmarked.load(Ordering::Acquire))
         {
@@ -796,6 +828,7 @@ fn shorten_line(process: &Arc<Process>) {
     let pairs = line.windows(2).skip(LINE_LIMIT / 2);
     for pair in pairs {
         if pair[1].has_exited() {
+            pair[0].inherit_denials(&pair[1]);
             pair[0].set_parent(pair[1].parent());
             return;
         }

@@ -11,6 +11,7 @@
 mod absence;
 pub mod cgroup;
 mod container;
+mod denial;
 mod descriptor;
 mod engine;
 mod evaluator;
@@ -29,6 +30,7 @@ mod value;
 
 pub use absence::Absence;
 pub use container::{Container, Containment, Details, Mount};
+pub use denial::{Denial, DenialId, ProcessDenier};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 pub use engine::EngineKind;
 pub use evaluator::{Evaluator, Relevance};

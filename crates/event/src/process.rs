@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::denial::{Denial, DenialId, Denials};
+
 /// Process id (thread group id) in the agent's pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub i32);
@@ -191,6 +193,16 @@ struct State {
     /// Names that the process took and that were reported.
     reported_names: Vec<Comm>,
     exited: bool,
+    /// Calls that fail, and denials of ancestors that leave the process out.
+    denials: Denials,
+    /// The parent is the likeliest one, and not certain.
+    has_likely_parent: bool,
+}
+
+impl State {
+    fn certain_parent(&self) -> Option<Arc<Process>> {
+        self.parent.clone().filter(|_| !self.has_likely_parent)
+    }
 }
 
 /// Number of previous images that a process remembers: a child that is seen late runs one of them.
@@ -213,6 +225,8 @@ impl Process {
             comm,
             reported_names: Vec::new(),
             exited: false,
+            denials: Denials::default(),
+            has_likely_parent: false,
         });
         Self {
             pid,
@@ -341,6 +355,51 @@ impl Process {
     pub fn set_children_may_share_memory(&self) {
         self.children_may_share_memory
             .store(true, Ordering::Release);
+    }
+
+    /// Withholds calls from the process, in the place of what was withheld for the same reason before.
+    pub fn deny(&self, denial: Denial) {
+        self.state().denials.put(denial);
+    }
+
+    /// Leaves the process and its descendants out of a denial of an ancestor.
+    pub fn spare(&self, denial: DenialId) {
+        self.state().denials.spare(denial);
+    }
+
+    /// Returns true if this call fails: what is withheld from the process, or from an ancestor with its descendants, has it.
+    /// Ancestors beyond a parent that is not certain do not count. `now_ns`: monotonic time.
+    #[must_use]
+    pub fn is_denied(&self, call: abi::Deniable, now_ns: u64) -> bool {
+        let mut spared = Vec::new();
+        let mut ancestor = {
+            let state = self.state();
+            if state.denials.hit(call, now_ns, false, &mut spared) {
+                return true;
+            }
+            state.certain_parent()
+        };
+        while let Some(process) = ancestor {
+            let state = process.state();
+            if state.denials.hit(call, now_ns, true, &mut spared) {
+                return true;
+            }
+            let parent = state.certain_parent();
+            drop(state);
+            ancestor = parent;
+        }
+        false
+    }
+
+    /// Takes over what is withheld from the parent and its descendants, which is about to be no ancestor any more.
+    pub fn inherit_denials(&self, parent: &Self) {
+        let inherited = parent.state().denials.clone();
+        self.state().denials.inherit(&inherited);
+    }
+
+    /// Records that the parent is the likeliest one, and not certain.
+    pub fn set_has_likely_parent(&self) {
+        self.state().has_likely_parent = true;
     }
 
     /// Returns true if the process's exit was seen; from then on only remembered facts hold.

@@ -13,6 +13,8 @@ pub(crate) enum Actionner {
     Freeze,
     /// `process:thaw`.
     Thaw,
+    /// `process:deny`.
+    Deny,
     /// `host:script`.
     Script,
     /// `host:webhook`.
@@ -21,10 +23,11 @@ pub(crate) enum Actionner {
 
 impl Actionner {
     /// All actionners of this host.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Terminate,
         Self::Freeze,
         Self::Thaw,
+        Self::Deny,
         Self::Script,
         Self::Webhook,
     ];
@@ -35,6 +38,7 @@ impl Actionner {
             Self::Terminate => "process:terminate",
             Self::Freeze => "process:freeze",
             Self::Thaw => "process:thaw",
+            Self::Deny => "process:deny",
             Self::Script => "host:script",
             Self::Webhook => "host:webhook",
         }
@@ -46,6 +50,7 @@ impl Actionner {
             Self::Terminate => &["allow_protected"],
             Self::Freeze => &["allow_protected", "duration"],
             Self::Thaw => &[],
+            Self::Deny => &["allow_protected", "calls", "duration"],
             Self::Script => &["file", "script", "shell", "timeout"],
             Self::Webhook => &["ca_file", "headers", "insecure", "timeout", "url"],
         }
@@ -59,7 +64,7 @@ impl Actionner {
 
     /// Returns true if it acts on the process of the alert.
     pub(crate) fn needs_process(self) -> bool {
-        matches!(self, Self::Terminate | Self::Freeze)
+        matches!(self, Self::Terminate | Self::Freeze | Self::Deny)
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -151,11 +156,6 @@ const UNAVAILABLE: &[Unavailable] = &[
         "kubernetes:terminate",
         CLUSTER,
         "use `process:terminate`, which ends the process and its descendants",
-    ),
-    refused(
-        "process:deny",
-        NOT_YET,
-        "use `--policy FILE`, or `process:freeze`",
     ),
 ];
 

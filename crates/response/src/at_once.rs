@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use event::Pid;
 
+use crate::act::deny;
 use crate::act::process::{Immediate, KILLED, STOPPED, would_have};
 use crate::bound::{Bound, SIGKILL, SIGSTOP};
+use crate::denials::Withheld;
 use crate::parameters::Operation;
 use crate::responder::{Rule, Shared};
 use crate::tree::{Selection, Tree};
@@ -20,6 +22,7 @@ impl Shared {
         let (allowed, kills) = match &first.act {
             Operation::Terminate { allowed } => (allowed, true),
             Operation::Freeze { allowed, .. } => (allowed, false),
+            Operation::Deny { .. } => return self.deny_at_once(rule, process),
             Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
                 return Immediate::None;
             }
@@ -39,6 +42,36 @@ impl Shared {
         match process.stat.state != b'T' && process.signal(SIGSTOP) == Ok(true) {
             true => Immediate::Stopped,
             false => Immediate::None,
+        }
+    }
+
+    /// Withholds calls from the process of an alert, that of the alert included if its answer is awaited. Its descendants have
+    /// to be looked through first, as some may be protected.
+    fn deny_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
+        let first = rule.response.actions.first().map(|action| &action.act);
+        let Some(Operation::Deny {
+            allowed,
+            calls,
+            duration,
+        }) = first
+        else {
+            return Immediate::None;
+        };
+        if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
+            return Immediate::Refused(refusal);
+        }
+        let withheld = Withheld {
+            calls,
+            duration: *duration,
+        };
+        if rule.is_dry {
+            return self.rehearse_at_once(process, allowed, &deny::verb(withheld));
+        }
+        let who = (process.pid, process.stat.start);
+        // Whatever fails here is tried again, and reported, by a thread.
+        match self.denials.deny(who, rule.denial(0), withheld, false) {
+            Ok(()) => Immediate::Denied,
+            Err(_) => Immediate::None,
         }
     }
 

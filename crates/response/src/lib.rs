@@ -8,6 +8,7 @@ mod act;
 mod actionner;
 mod at_once;
 mod bound;
+mod denials;
 mod diagnostic;
 mod frozen;
 mod guard;
@@ -23,6 +24,7 @@ mod tree;
 mod worker;
 
 pub use actionner::{Unavailable, host_actionners, unavailable};
+pub use denials::Denials;
 pub use diagnostic::{Code, Diagnostic};
 pub use guard::PROTECTED;
 pub use load::{Loaded, Responses, SourceFile};

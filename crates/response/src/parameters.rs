@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use abi::Deniable;
 use yaml::{Kind, Location, Node};
 
 use crate::actionner::Actionner;
+use crate::denials::CALLS;
 use crate::diagnostic::Code;
 use crate::guard;
 use crate::load::reader::{Fields, Reader};
@@ -23,6 +25,15 @@ pub(crate) enum Operation {
         /// Protected programs that may be stopped.
         allowed: Vec<String>,
         /// Time after which they go on; `None` for never.
+        duration: Option<Duration>,
+    },
+    /// Has calls of the process and its descendants fail.
+    Deny {
+        /// Protected programs that may be hit.
+        allowed: Vec<String>,
+        /// What is withheld.
+        calls: Vec<Deniable>,
+        /// Time after which they may again; `None` for never.
         duration: Option<Duration>,
     },
     /// Lets those go on that the actions before have stopped.
@@ -116,6 +127,11 @@ impl Operation {
                 allowed: allowed(reader, &fields),
                 duration: seconds(reader, &fields, "duration"),
             },
+            Actionner::Deny => Self::Deny {
+                allowed: allowed(reader, &fields),
+                calls: calls(reader, &fields),
+                duration: seconds(reader, &fields, "duration"),
+            },
             Actionner::Thaw => Self::Thaw,
             Actionner::Script => Self::Script(script(reader, &fields)?),
             Actionner::Webhook => Self::Webhook(webhook(reader, &fields)?),
@@ -127,7 +143,7 @@ impl Operation {
     pub(crate) fn waits(&self) -> bool {
         match self {
             Self::Script(_) | Self::Webhook(_) => true,
-            Self::Terminate { .. } | Self::Freeze { .. } | Self::Thaw => false,
+            Self::Terminate { .. } | Self::Freeze { .. } | Self::Deny { .. } | Self::Thaw => false,
         }
     }
 
@@ -136,6 +152,7 @@ impl Operation {
         match self {
             Self::Terminate { .. } => Actionner::Terminate,
             Self::Freeze { .. } => Actionner::Freeze,
+            Self::Deny { .. } => Actionner::Deny,
             Self::Thaw => Actionner::Thaw,
             Self::Script(_) => Actionner::Script,
             Self::Webhook(_) => Actionner::Webhook,
@@ -167,6 +184,30 @@ fn allowed(reader: &mut Reader, fields: &Fields<'_>) -> Vec<String> {
         }
     }
     words.into_iter().map(|(word, _)| word).collect()
+}
+
+/// Reads which calls are withheld; all without the key.
+fn calls(reader: &mut Reader, fields: &Fields<'_>) -> Vec<Deniable> {
+    let Some(node) = fields.find("calls") else {
+        return Deniable::ALL.to_vec();
+    };
+    let words = reader.words(node, "calls");
+    if words.is_empty() && matches!(node.kind, Kind::Sequence(_)) {
+        let message = "`calls` is empty, so that nothing would be denied; leave it out for all";
+        reader.problem(Code::UnknownValue, &node.location, message);
+    }
+    let mut calls = Vec::new();
+    for (word, at) in &words {
+        match CALLS.iter().find(|(name, _)| name == word) {
+            Some((_, call)) => calls.push(*call),
+            None => {
+                let message = format!("`{word}` cannot be denied");
+                let known = CALLS.map(|(name, _)| name);
+                reader.unknown(Code::UnknownValue, at, message, (word, &known));
+            }
+        }
+    }
+    calls
 }
 
 fn seconds(reader: &mut Reader, fields: &Fields<'_>, key: &str) -> Option<Duration> {

@@ -7,14 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use event::StartTime;
+use event::{DenialId, StartTime};
 use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
 use rules::Alert;
 
 use crate::act::process::Immediate;
 use crate::act::webhook::Webhook;
+use crate::actionner::Actionner;
 use crate::bound::{Bound, NotBound};
+use crate::denials::Denials;
 use crate::frozen::FrozenTrees;
 use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
@@ -42,6 +44,8 @@ pub struct Settings {
     pub caller_waits: bool,
     /// Pids of alerts are those of this process's pid namespace.
     pub has_local_pids: bool,
+    /// Why no call can be withheld from the processes of the engine; `None` if it can.
+    pub cannot_deny: Option<&'static str>,
 }
 
 /// Responses cannot be used.
@@ -56,6 +60,14 @@ pub enum PrepareError {
         rule: String,
         /// The cause.
         source: HttpError,
+    },
+    /// The engine cannot withhold calls.
+    #[error("cannot use `process:deny` of the response rule `{rule}`: not supported here: {why}")]
+    CannotDeny {
+        /// Name of the rule.
+        rule: String,
+        /// The cause.
+        why: &'static str,
     },
     /// The pids of the engine mean other processes here.
     #[error(
@@ -84,7 +96,17 @@ pub(crate) struct Rule {
     /// For each action its web server, if it has one.
     pub(crate) webhooks: Vec<Option<Webhook>>,
     pub(crate) is_dry: bool,
+    /// Position among the rules.
+    number: u64,
     rate: Mutex<Throttle>,
+}
+
+impl Rule {
+    /// Returns the name of the denials by an action of this rule.
+    pub(crate) fn denial(&self, action: usize) -> DenialId {
+        // Fewer actions than that fit any file.
+        DenialId((self.number << 32) | (action as u64))
+    }
 }
 
 /// State that the responder and its threads share.
@@ -95,6 +117,8 @@ pub(crate) struct Shared {
     pub(crate) dispatcher: Dispatcher,
     /// Stopped trees, which a thread resumes in time.
     pub(crate) frozen: Arc<FrozenTrees>,
+    /// Who withholds calls.
+    pub(crate) denials: Denials,
     /// Jobs that wait for scripts and servers.
     pub(crate) waiting: AtomicUsize,
     pub(crate) settings: Settings,
@@ -153,7 +177,7 @@ impl Prepared {
     pub fn new(responses: Responses, settings: Settings) -> Result<Self, PrepareError> {
         let now = Instant::now();
         let mut rules = Vec::new();
-        for response in responses.rules {
+        for (number, response) in responses.rules.into_iter().enumerate() {
             let mut webhooks = Vec::new();
             for action in &response.actions {
                 let actionner = action.act.actionner();
@@ -161,6 +185,12 @@ impl Prepared {
                     return Err(PrepareError::ForeignPids {
                         actionner: actionner.name(),
                         rule: response.name.to_string(),
+                    });
+                }
+                if let (Actionner::Deny, Some(why)) = (actionner, settings.cannot_deny) {
+                    return Err(PrepareError::CannotDeny {
+                        rule: response.name.to_string(),
+                        why,
                     });
                 }
                 webhooks.push(match &action.act {
@@ -179,6 +209,7 @@ impl Prepared {
                 is_dry: settings.dry_run || response.dry_run,
                 response,
                 webhooks,
+                number: number as u64,
                 rate: Mutex::new(Throttle::new(settings.limits.each, now)),
             });
         }
@@ -206,6 +237,7 @@ impl Prepared {
             proc,
             dispatcher,
             frozen: Arc::default(),
+            denials: Denials::default(),
             waiting: AtomicUsize::new(0),
             rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
             settings: self.settings,
@@ -285,6 +317,12 @@ impl Responder {
             job,
             jobs: self.jobs.clone(),
         })
+    }
+
+    /// Returns who withholds calls from processes. An engine adds itself before its first event.
+    #[must_use]
+    pub fn denials(&self) -> Denials {
+        self.shared.denials.clone()
     }
 
     /// Waits until every started action is done, or the deadline has passed. Returns the number of alerts left.

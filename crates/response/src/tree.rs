@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use event::{Pid, Stat};
+use event::{Pid, StartTime, Stat};
 use process_info::procfs::{Proc, ProcError, ProcessStat};
 
 use crate::bound::{Bound, NotBound, SIGCONT, SIGKILL, SIGSTOP};
@@ -16,7 +16,7 @@ use crate::guard::Guard;
 pub(crate) struct Tree {
     members: Vec<Member>,
     /// Descendants that the guard protects, with the reason. They and their children are left alone.
-    pub(crate) spared: Vec<(Pid, String)>,
+    pub(crate) spared: Vec<Spared>,
     /// The same and their descendants as far as they were seen.
     left_alone: HashSet<Pid>,
     /// Why the last search may have left some out.
@@ -25,6 +25,13 @@ pub(crate) struct Tree {
     pub(crate) failed: Vec<(Pid, i32)>,
     /// Why members may be missing.
     pub(crate) incomplete: Option<&'static str>,
+}
+
+/// A descendant that is left alone.
+#[derive(Debug)]
+pub(crate) struct Spared {
+    pub(crate) process: (Pid, StartTime),
+    pub(crate) why: String,
 }
 
 #[derive(Debug)]
@@ -243,7 +250,10 @@ impl Tree {
                 Ok(()) => self.add(Arc::new(found), false),
                 Err(refusal) => {
                     self.left_alone.insert(pid);
-                    self.spared.push((pid, refusal.to_string()));
+                    self.spared.push(Spared {
+                        process: (pid, found.stat.start),
+                        why: refusal.to_string(),
+                    });
                 }
             }
         }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use rules::Alert;
 
 use crate::act::process::{self, Immediate, KILLED, STOPPED};
-use crate::act::{script, webhook::Webhook};
+use crate::act::{deny, script, webhook::Webhook};
 use crate::bound::{Bound, NotBound, SIGCONT, has_ended};
+use crate::denials::Withheld;
 use crate::frozen::Frozen;
 use crate::load::Action;
 use crate::outcome::{self, Outcome, Status, Timing};
@@ -192,6 +193,18 @@ impl Attempt<'_> {
         match (&action.act, self.rule.is_dry) {
             (Operation::Terminate { allowed }, true) => self.rehearse(allowed, KILLED),
             (Operation::Freeze { allowed, .. }, true) => self.rehearse(allowed, STOPPED),
+            (
+                Operation::Deny {
+                    allowed,
+                    calls,
+                    duration,
+                },
+                is_dry,
+            ) => {
+                let duration = *duration;
+                let withheld = Withheld { calls, duration };
+                self.deny(allowed, withheld, is_dry)
+            }
             (Operation::Thaw, true) => dry("would have resumed what the actions before stopped"),
             (Operation::Script(options), true) => {
                 dry(&format!("would have run {}", script::name(options)))
@@ -234,6 +247,17 @@ impl Attempt<'_> {
                 None => Outcome::new(Status::Failed, "there is no web server"),
             },
         }
+    }
+
+    fn deny(&self, allowed: &[String], withheld: Withheld<'_>, is_dry: bool) -> Outcome {
+        self.on_process(allowed, |select, root| {
+            if is_dry {
+                return deny::dry_run(select, root, withheld, &self.immediate);
+            }
+            let id = self.rule.denial(self.job.next.action);
+            let denials = &self.shared.denials;
+            deny::deny(select, root, denials, (id, withheld), &self.immediate)
+        })
     }
 
     /// Says what would have been done to the process of the alert.

@@ -415,6 +415,8 @@ fn engine(
         told: Some(told),
         common: Common {
             dispatcher,
+            // Each container has the filter of the configuration with which it was started.
+            has_other_filters: true,
             ..host.common.clone()
         },
     })

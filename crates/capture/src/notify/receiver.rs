@@ -177,16 +177,21 @@ impl<J: Evaluator + 'static> Receiver<J> {
         Counters::add(&counters.trapped);
         let Some(call) = Call::decode(notification, &self.memory) else {
             Counters::add(&counters.unknown_calls);
-            match shared.confiner.refuses_unknown() {
+            let is_denied = shared.denied_caller(notification).is_some();
+            match is_denied || shared.confiner.refuses_unknown() {
                 true => shared.answer_instead(notification.id, Err(Errno::ENOSYS.0)),
                 false => drop(shared.answer(notification.id)),
             }
             return;
         };
         shared.names.note(&call);
+        let denied = shared.denied_caller(notification);
         // A repeated call was inspected before, and the policy's decision on it was reported.
-        if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
+        if shared.tracer.is_active() && self.belongs_to_tracer(&call, denied.is_some()) {
             return;
+        }
+        if let Some(process) = denied {
+            return self.deny(&call, &process);
         }
         // First: a refused call is not to be made, whatever else waits for it.
         if self.is_mediated(&call, notification) {
@@ -587,6 +592,10 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
         self.worker.conclude(view, Stage::Entry, process);
         Counters::add(&shared.counters.decided_at_entry);
+        // The answer to the alert may withhold this very call.
+        if shared.denied_caller(&self.seat.current()).is_some() {
+            return shared.answer_instead(view.call.id, Err(Errno::EPERM.0));
+        }
         if !shared.answer(view.call.id) && !shared.waits_killable {
             shared.expect_repeated(view.call);
         }
@@ -780,11 +789,23 @@ impl<J: Evaluator + 'static> Receiver<J> {
     }
 
     /// Returns whether the tracer waits for the call, and answers it then.
-    fn belongs_to_tracer(&mut self, call: &Call) -> bool {
+    /// `is_denied`: it is withheld from the caller since it was first made.
+    fn belongs_to_tracer(&mut self, call: &Call, is_denied: bool) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let stack = || shared.tree.inspector.stack_pointer(call.tid);
         match shared.tracer.claim(call, stack) {
             CallOwner::Nothing => false,
+            CallOwner::Again(followed) if is_denied => {
+                let outcome = Outcome::Returned(-i64::from(Errno::EPERM.0));
+                self.finish_followed(&followed, outcome);
+                shared.answer_instead(call.id, Err(Errno::EPERM.0));
+                true
+            }
+            // The tracer sees the result.
+            CallOwner::Restarted { .. } if is_denied => {
+                shared.answer_instead(call.id, Err(Errno::EPERM.0));
+                true
+            }
             CallOwner::Again(followed) => {
                 shared.tracer.request(TracerRequest::Follow {
                     followed,
@@ -805,12 +826,16 @@ impl<J: Evaluator + 'static> Receiver<J> {
             CallOwner::Interrupted(followed) => {
                 // The thread is making another call, so a signal ended the one before.
                 let outcome = Outcome::Returned(-i64::from(Errno::EINTR.0));
-                let arena = std::mem::take(&mut self.arena);
-                followed.finish(&mut self.worker, outcome, &arena);
-                self.arena = recycled(arena);
+                self.finish_followed(&followed, outcome);
                 false
             }
         }
+    }
+
+    fn finish_followed(&mut self, followed: &FollowedCall, outcome: Outcome) {
+        let arena = std::mem::take(&mut self.arena);
+        followed.finish(&mut self.worker, outcome, &arena);
+        self.arena = recycled(arena);
     }
 
     /// Checks callers that did not stop in time.

@@ -73,13 +73,18 @@ pub struct VerifyOptions {
     /// True if the calls for an io_uring fail with ENOSYS. The filter does that, except where a process asks
     /// for a ring, or a rule asks for the call.
     pub deny_rings: bool,
+    /// True if responses may withhold calls from processes ([`super::plan_denials`]).
+    pub may_deny: bool,
 }
 
 impl VerifyOptions {
-    /// Adds to a plan the calls by which racy callers are recognised. Must be called before the plan is
-    /// compiled to a filter.
+    /// Adds to a plan the calls by which racy callers are recognised, and those that may be withheld. Must be called before
+    /// the plan is compiled to a filter.
     pub fn extend(self, plan: &mut Plan) {
         writers::extend(self.verify, plan);
+        if self.may_deny {
+            super::plan_denials(plan);
+        }
     }
 }
 
@@ -591,6 +596,7 @@ mod tests {
         let options = VerifyOptions {
             verify,
             deny_rings: true,
+            may_deny: false,
         };
         let tree = Tree::new(Vec::new()).expect("procfs");
         (Verifier::new(options), tree)

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Evaluator, Outcome, Pid, Tid};
+use event::{Evaluator, Outcome, Pid, Process, Tid};
 use sys::notify::Notification;
 use sys::ptrace::{self, SyscallInfo, SyscallOp};
 use sys::wait::{self, Status};
@@ -29,6 +29,7 @@ use crate::notify::tracer::FollowedCall;
 use crate::notify::worker::CallEvaluator;
 use decoder::call::Call;
 use decoder::counters::Counters;
+use decoder::decode;
 use process_info::memory::Memory;
 use seccomp::run::{SeccompData, run as run_filter};
 use seccomp::{Action, FilterProgram};
@@ -530,12 +531,19 @@ impl<J: Evaluator> Engine<J> {
         let waited = self.pages.resume(tid);
         self.memory
             .settle(waited.as_ref().map_or(&[], |waited| &waited.settled));
+        let denied = self.worker.shared.denied_caller(&notification);
         let Some(call) = Call::decode(&notification, &self.memory) else {
             let counters = &self.worker.shared.counters;
             Counters::add(&counters.trapped);
             Counters::add(&counters.unknown_calls);
+            if denied.is_some() {
+                let _ = ptrace::skip_call(tid.0, -i64::from(Errno::ENOSYS.0));
+            }
             return;
         };
+        if let Some(process) = denied {
+            return self.deny(&call, &process);
+        }
         if self.resumes_undone(&call) {
             return;
         }
@@ -552,7 +560,12 @@ impl<J: Evaluator> Engine<J> {
             look = self.look(&call, Some(&waited));
         }
         match look {
-            Inspection::GoOn | Inspection::Page(_) => {}
+            // The answer to an alert may withhold this very call.
+            Inspection::GoOn | Inspection::Page(_) => {
+                if self.worker.shared.denied_caller(&notification).is_some() {
+                    let _ = ptrace::skip_call(tid.0, -i64::from(Errno::EPERM.0));
+                }
+            }
             // Fails only if the thread was killed.
             Inspection::Refused(result) => {
                 let _ = ptrace::skip_call(tid.0, result);
@@ -563,6 +576,21 @@ impl<J: Evaluator> Engine<J> {
                 }
             }
         }
+    }
+
+    /// Refuses a call that is withheld from its caller, and has rules see that it fails.
+    fn deny(&mut self, call: &Call, process: &Process) {
+        // Fails only if the thread was killed.
+        let _ = ptrace::skip_call(call.tid.0, -i64::from(Errno::EPERM.0));
+        if self.resumes_undone(call) {
+            // It is seen after the stop at which it has failed.
+            return;
+        }
+        Counters::add(&self.worker.shared.counters.trapped);
+        let arena = std::mem::take(&mut self.arena);
+        let decoded = decode::decode(call, &self.memory, &arena);
+        self.worker.conclude_denied(call, process, decoded, &arena);
+        self.recycle(arena);
     }
 
     /// Returns whether the call is the restart of one that a signal has interrupted. If it is another one,

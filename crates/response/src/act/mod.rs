@@ -1,5 +1,6 @@
 //! The actions.
 
+pub(crate) mod deny;
 pub(crate) mod process;
 pub(crate) mod script;
 pub(crate) mod webhook;

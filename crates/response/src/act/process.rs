@@ -22,6 +22,8 @@ pub(crate) enum Immediate {
     Allowed,
     /// The guard refused it.
     Refused(Refusal),
+    /// Calls are withheld from it, and not from its descendants yet.
+    Denied,
     /// It was stopped.
     Stopped,
     /// It was killed, and had neither children nor other threads.
@@ -126,7 +128,7 @@ pub(crate) fn would_have(verb: &str, tree: &Tree) -> Outcome {
     outcome
 }
 
-fn describe(verb: &str, tree: &Tree) -> Outcome {
+pub(crate) fn describe(verb: &str, tree: &Tree) -> Outcome {
     let failed: Vec<Pid> = tree.failed.iter().map(|(pid, _)| *pid).collect();
     let mut hit = tree.pids();
     hit.retain(|pid| !failed.contains(pid));
@@ -140,8 +142,9 @@ fn describe(verb: &str, tree: &Tree) -> Outcome {
         let error = std::io::Error::from_raw_os_error(*errno);
         outcome.add(&format!("cannot signal pid {}: {error}", pid.0));
     }
-    for (pid, why) in &tree.spared {
-        outcome.add(&format!("spared pid {}: {why}", pid.0));
+    for spared in &tree.spared {
+        let (pid, _) = spared.process;
+        outcome.add(&format!("spared pid {}: {}", pid.0, spared.why));
     }
     if let Some(why) = tree.incomplete {
         outcome.status = Status::Failed;
@@ -151,7 +154,8 @@ fn describe(verb: &str, tree: &Tree) -> Outcome {
 }
 
 impl Outcome {
-    fn add(&mut self, text: &str) {
+    /// Adds to what was done.
+    pub(crate) fn add(&mut self, text: &str) {
         self.text.push_str("; ");
         self.text.push_str(text);
     }

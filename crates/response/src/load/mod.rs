@@ -348,6 +348,13 @@ impl Loaded {
 }
 
 impl Responses {
+    /// Returns true if an action withholds calls from processes.
+    #[must_use]
+    pub fn deny(&self) -> bool {
+        let mut actions = self.rules.iter().flat_map(|rule| &rule.actions);
+        actions.any(|action| matches!(action.act, Operation::Deny { .. }))
+    }
+
     /// Returns true if there is no rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {

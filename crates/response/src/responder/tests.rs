@@ -13,6 +13,8 @@ use crate::outcome::{NOT_TAKEN, TAKEN};
 use crate::testing::{alert, alert_of};
 use crate::tree::{Selection, Tree};
 
+mod denials;
+
 /// Passes alerts on.
 struct Reporting(Sender<Alert>);
 
@@ -75,6 +77,7 @@ fn responder_within(
         },
         caller_waits: true,
         has_local_pids: true,
+        cannot_deny: None,
     };
     change(&mut settings);
     let (sender, reports) = channel();

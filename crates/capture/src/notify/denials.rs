@@ -1,0 +1,291 @@
+//! Calls that responses withhold from processes and their descendants.
+//!
+//! Whoever answers an alert asks for it while the program runs, and the filter of a running program cannot be widened. So a
+//! plan is extended before by all calls that may be withheld ([`plan_denials`]), and an engine whose filter lets one of them
+//! pass refuses to withhold any ([`ProcessDenier::deny`]).
+//!
+//! Each call is decided by its registers, which cannot change any more, and by the caller's true ancestors: children of
+//! processes that have ended are known by their marks ([`decoder::lineage`]), or by their birth under a tracer.
+
+use std::sync::{Arc, Weak};
+
+use abi::{Deniable, Errno, RegisterTest};
+use bumpalo::Bump;
+use event::{
+    CallPlan, Denial, DenialId, Evaluator, LiveProcess, Need, Outcome, Pid, Plan, Process,
+    ProcessDenier, Reason, Stage, StartTime, Tid,
+};
+use seccomp::adapt;
+use sys::notify::Notification;
+use sys::time::{Clock, now_ns};
+
+use super::receiver::Receiver;
+use super::worker::{CallEvaluator, CallView};
+use super::{Processes, Shared};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, Decoded};
+use decoder::tree::Tree;
+
+/// Adds the calls to a plan that responses may withhold. Must be called before the plan is compiled to a filter.
+pub fn plan_denials(plan: &mut Plan) {
+    for row in Deniable::ALL.into_iter().flat_map(Deniable::calls) {
+        let planned = plan.calls.entry(row.call).or_insert_with(|| CallPlan {
+            any_of: Vec::new(),
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        });
+        let is_always = planned.any_of.iter().any(Vec::is_empty);
+        match row.any_of {
+            [] => planned.any_of = vec![Vec::new()],
+            _ if is_always => {}
+            groups => {
+                let groups = groups.iter().map(|group| group.to_vec());
+                planned.any_of.extend(groups);
+            }
+        }
+        planned.reasons.push(Reason::State(row.reason.into()));
+    }
+}
+
+/// Returns a call that a filter of this plan lets pass although it may be withheld.
+fn uncovered(installed: &Plan) -> Option<abi::Syscall> {
+    let is_covered = |row: &abi::TrappedCall| {
+        let Some(planned) = installed.calls.get(&row.call) else {
+            return false;
+        };
+        let has = |group: &[RegisterTest]| {
+            let mut planned = planned.any_of.iter();
+            planned.any(|known| known.is_empty() || known == group)
+        };
+        match row.any_of {
+            [] => has(&[]),
+            groups => groups.iter().all(|group| has(group)),
+        }
+    };
+    let mut rows = Deniable::ALL.into_iter().flat_map(Deniable::calls);
+    rows.find(|row| !is_covered(row)).map(|row| row.call)
+}
+
+/// Withholds calls from the processes of an engine that holds its callers.
+struct Denier {
+    tree: Weak<Tree>,
+    /// Why it cannot.
+    lack: Option<String>,
+}
+
+impl Processes {
+    /// Returns what withholds calls from these processes. `installed`: the calls that their filter traps. `denies_rings`: none
+    /// of them has an io_uring.
+    #[must_use]
+    pub fn denier(&self, installed: &Plan, denies_rings: bool) -> Arc<dyn ProcessDenier> {
+        let lack = match uncovered(installed) {
+            Some(call) => Some(format!(
+                "the filter of the program lets `{call}` pass: it was made before a response file named `process:deny`"
+            )),
+            None if !denies_rings => Some("the program may have an io_uring".to_owned()),
+            None => None,
+        };
+        Arc::new(Denier {
+            tree: Arc::downgrade(&self.0),
+            lack,
+        })
+    }
+}
+
+impl ProcessDenier for Denier {
+    fn deny(&self, process: (Pid, StartTime), denial: Denial) -> Result<bool, String> {
+        let Some(tree) = self.tree.upgrade() else {
+            return Ok(false);
+        };
+        let found = tree.find(process.0);
+        if !found.is_some_and(|found| found.start == process.1) {
+            return Ok(false);
+        }
+        match &self.lack {
+            Some(lack) => Err(lack.clone()),
+            None => Ok(tree.deny(process, denial)),
+        }
+    }
+
+    fn spare(&self, process: (Pid, StartTime), denial: DenialId) -> bool {
+        let tree = self.tree.upgrade();
+        tree.is_some_and(|tree| tree.spare(process, denial))
+    }
+
+    fn is_alive(&self) -> bool {
+        self.tree.strong_count() > 0
+    }
+}
+
+/// Returns what a call does that can be withheld. A number that no table has may do anything.
+fn deniable(notification: &Notification) -> Option<Vec<Deniable>> {
+    // Its registers: what a `socketcall` reads from memory may change.
+    let Some(call) = Call::from_registers(notification) else {
+        return Some(Deniable::ALL.to_vec());
+    };
+    let holds = |group: &[RegisterTest]| {
+        let tests: Vec<RegisterTest> = adapt(group, call.arch, call.syscall);
+        tests.iter().all(|test| test.holds(&call.args))
+    };
+    Deniable::of(call.syscall, holds).map(|deniable| vec![deniable])
+}
+
+impl<J: Evaluator> Shared<J> {
+    /// Returns the caller if the call is withheld from it.
+    pub(crate) fn denied_caller(&self, notification: &Notification) -> Option<Arc<Process>> {
+        if !self.tree.has_denials() {
+            return None;
+        }
+        let calls = deniable(notification)?;
+        let process = self.tree.of_thread(Tid(notification.tid), &self.counters)?;
+        let now = now_ns(Clock::Monotonic);
+        let is_denied = calls.iter().any(|call| process.is_denied(*call, now));
+        is_denied.then_some(process)
+    }
+}
+
+impl<J: Evaluator> CallEvaluator<J> {
+    /// Evaluates a call that fails because it is withheld, if a rule asks for it.
+    pub(crate) fn conclude_denied<'a>(
+        &mut self,
+        call: &'a Call,
+        process: &Process,
+        decoded: Decoded<'a>,
+        arena: &'a Bump,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        if !shared.is_evaluated(call) {
+            return;
+        }
+        let time_ns = now_ns(Clock::Real);
+        let outcome = Outcome::Returned(-i64::from(Errno::EPERM.0));
+        let mut decoded = decoded.returned(call, outcome, arena);
+        if let Some(descriptor) = decoded.descriptor {
+            let (inspector, pid) = (&shared.tree.inspector, process.pid);
+            let result = Some(-i64::from(Errno::EPERM.0));
+            let resolved = decode::resolve(inspector, call, descriptor, result, pid, arena);
+            decoded.descriptor = Some(resolved);
+        }
+        let live = LiveProcess::default();
+        let view = CallView::at_entry(call, time_ns, decoded, &live, arena).returned(outcome);
+        self.conclude(&view, Stage::Exit, process);
+    }
+}
+
+impl<J: Evaluator + 'static> Receiver<J> {
+    /// Refuses a call that is withheld from its caller, and has rules see that it fails.
+    pub(super) fn deny(&mut self, call: &Call, process: &Process) {
+        let shared = Arc::clone(&self.worker.shared);
+        let arena = Bump::new();
+        let decoded = decode::decode(call, &self.memory, &arena);
+        if !self.seat.proceed() {
+            // A read missed its deadline, and a successor has the call.
+            return;
+        }
+        if !shared.listener.is_valid(call.id).unwrap_or(false) {
+            // What was read may be another process's.
+            Counters::add(&shared.counters.gone);
+            return;
+        }
+        self.worker.conclude_denied(call, process, decoded, &arena);
+        shared.answer_instead(call.id, Err(Errno::EPERM.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::Arch;
+    use seccomp::run::{SeccompData, run};
+    use seccomp::{Action, FilterOptions, compile};
+
+    use super::*;
+
+    fn notification(arch: Arch, number: u32, args: [u64; 6]) -> Notification {
+        Notification {
+            arch: arch.audit(),
+            nr: arch.raw_number(number),
+            args,
+            ..Notification::default()
+        }
+    }
+
+    /// Whatever registers make a call one that may be withheld, on every architecture and for every number, the filter of an
+    /// extended plan stops it.
+    #[test]
+    fn the_filter_stops_every_call_that_may_be_withheld() {
+        let mut plan = Plan::default();
+        plan_denials(&mut plan);
+        assert_eq!(uncovered(&plan), None);
+        let native = Arch::native().expect("a known architecture");
+        let program = compile(&plan, &FilterOptions::notify(native)).expect("it fits");
+        let arches = match native {
+            Arch::X86_64 => vec![Arch::X86_64, Arch::X32, Arch::I386],
+            _ => vec![Arch::Aarch64, Arch::Arm],
+        };
+        let values = [
+            0, 1, 2, 3, 11, 14, 15, 16, 20, 107, 110, 111, 132, 0o100, 0o1000,
+        ];
+        let mut stopped = 0;
+        for arch in arches {
+            for number in 0..1100 {
+                for (first, second) in values.iter().flat_map(|a| values.map(|b| (*a, b))) {
+                    let args = [first, second, second, first, second, second];
+                    for args in [args, [first, 132, second, 0, 0, 0]] {
+                        let notification = notification(arch, number, args);
+                        if deniable(&notification).is_none() {
+                            continue;
+                        }
+                        stopped += 1;
+                        let data = SeccompData {
+                            number: notification.nr,
+                            audit: notification.arch,
+                            args,
+                        };
+                        let verdict = run(&program, &data).expect("it runs");
+                        let is_stopped =
+                            matches!(verdict.action, Action::Notify | Action::Errno(_));
+                        assert!(is_stopped, "{arch:?} {number} {args:?}: {verdict:?}");
+                    }
+                }
+            }
+        }
+        assert!(stopped > 10_000, "{stopped}");
+    }
+
+    #[test]
+    fn a_plan_that_lacks_a_call_or_has_it_in_part_is_found_out() {
+        let mut whole = Plan::default();
+        plan_denials(&mut whole);
+        for row in Deniable::ALL.into_iter().flat_map(Deniable::calls) {
+            let mut plan = whole.clone();
+            plan.calls.remove(&row.call);
+            assert_eq!(uncovered(&plan), Some(row.call));
+            let mut plan = whole.clone();
+            let group = vec![RegisterTest::low(0, abi::TestOp::Eq, 77)];
+            plan.calls.get_mut(&row.call).expect("a row").any_of = vec![group];
+            assert_eq!(uncovered(&plan), Some(row.call));
+        }
+    }
+
+    #[test]
+    fn what_is_in_memory_counts_as_withheld() {
+        let (arch, i386) = (Arch::X86_64, Arch::I386);
+        let number = |call: abi::Syscall| call.number(arch).expect("a number");
+        let is = |notification: &Notification| deniable(notification);
+        let openat2 = notification(arch, number(abi::Syscall::OPENAT2), [0; 6]);
+        assert_eq!(is(&openat2), Some(vec![Deniable::OpenForWrite]));
+        let sendmsg = notification(arch, number(abi::Syscall::SENDMSG), [0; 6]);
+        assert_eq!(is(&sendmsg), Some(vec![Deniable::Connect]));
+        // socketcall(SYS_SENDTO), and socketcall(SYS_RECV).
+        let socketcall = |operation| notification(i386, 102, [operation, 1, 0, 0, 0, 0]);
+        assert_eq!(is(&socketcall(11)), Some(vec![Deniable::Connect]));
+        assert_eq!(is(&socketcall(10)), None);
+        // A call of a later kernel.
+        assert_eq!(
+            is(&notification(arch, 1000, [0; 6])).map(|all| all.len()),
+            Some(3)
+        );
+    }
+}

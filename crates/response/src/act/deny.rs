@@ -1,0 +1,67 @@
+//! `process:deny`: has calls of a process and its descendants fail.
+
+use std::sync::Arc;
+
+use event::DenialId;
+
+use crate::act::process::{Immediate, describe, rehearse};
+use crate::bound::Bound;
+use crate::denials::{Denials, NotDenied, Withheld, names};
+use crate::outcome::{Outcome, Status};
+use crate::tree::{Selection, Tree};
+
+/// Withholds calls from a process and what it has started or will start, but from no descendant that the guard protects.
+pub(crate) fn deny(
+    select: &Selection<'_>,
+    root: &Arc<Bound>,
+    denials: &Denials,
+    (id, withheld): (DenialId, Withheld<'_>),
+    immediate: &Immediate,
+) -> Outcome {
+    let mut tree = Tree::look(select, Arc::clone(root));
+    let was_hit = *immediate == Immediate::Denied;
+    if was_hit {
+        // It was hit also if it has ended since.
+        tree.keep_root(Arc::clone(root));
+    }
+    // Before the rest of the tree is hit.
+    for spared in &tree.spared {
+        denials.spare(spared.process, id);
+    }
+    match denials.deny((root.pid, root.stat.start), id, withheld, true) {
+        Ok(()) => {}
+        Err(NotDenied::Unwatched) if was_hit => {}
+        Err(NotDenied::Unwatched) if !root.is_unreaped() => {
+            return Outcome::new(Status::Gone, "the process had ended");
+        }
+        Err(why) => return Outcome::new(Status::Failed, why.to_string()),
+    }
+    if tree.pids().is_empty() {
+        return Outcome::new(Status::Gone, "the process had ended");
+    }
+    let mut outcome = describe(&verb(withheld), &tree);
+    if tree.incomplete.is_some() {
+        // Whoever was not found is a descendant all the same. Only the list is not complete, and a protected one may be hit.
+        outcome.add("the descendants that are not named are hit, too");
+    }
+    outcome
+}
+
+/// Describes what would have been withheld.
+pub(crate) fn dry_run(
+    select: &Selection<'_>,
+    root: &Arc<Bound>,
+    withheld: Withheld<'_>,
+    immediate: &Immediate,
+) -> Outcome {
+    rehearse(select, root, &verb(withheld), immediate)
+}
+
+/// What happens, in words: `denied exec for 10 s to`.
+pub(crate) fn verb(withheld: Withheld<'_>) -> String {
+    let calls = names(withheld.calls);
+    match withheld.duration {
+        Some(duration) => format!("denied {calls} for {} s to", duration.as_secs()),
+        None => format!("denied {calls} to"),
+    }
+}

@@ -1,0 +1,103 @@
+//! Whoever can withhold calls from processes: the engines of this agent.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use abi::Deniable;
+use event::{Denial, DenialId, Pid, ProcessDenier, StartTime};
+use sys::time::{Clock, now_ns};
+
+/// The engines. Clones share them.
+#[derive(Clone, Default)]
+pub struct Denials(Arc<Mutex<Vec<Arc<dyn ProcessDenier>>>>);
+
+impl std::fmt::Debug for Denials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Denials").finish_non_exhaustive()
+    }
+}
+
+/// Why nothing is withheld from a process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotDenied {
+    /// It is none of the processes that an engine watches, or it has ended.
+    #[error("no engine of tollgate watches the process any more")]
+    Unwatched,
+    /// The engine that watches it cannot.
+    #[error("not supported here: {0}")]
+    Unsupported(String),
+}
+
+/// What is withheld, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Withheld<'a> {
+    pub(crate) calls: &'a [Deniable],
+    pub(crate) duration: Option<Duration>,
+}
+
+impl Denials {
+    /// Adds an engine.
+    pub fn add(&self, denier: Arc<dyn ProcessDenier>) {
+        let mut deniers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        deniers.retain(|denier| denier.is_alive());
+        deniers.push(denier);
+    }
+
+    /// Withholds calls from a process, or from its descendants, too, those to come included.
+    pub(crate) fn deny(
+        &self,
+        process: (Pid, StartTime),
+        id: DenialId,
+        withheld: Withheld<'_>,
+        has_descendants: bool,
+    ) -> Result<(), NotDenied> {
+        let until_ns = withheld
+            .duration
+            .map(|duration| now_ns(Clock::Monotonic).saturating_add(nanoseconds(duration)));
+        let denial = Denial {
+            id,
+            calls: withheld.calls.to_vec(),
+            has_descendants,
+            until_ns,
+        };
+        for denier in self.deniers() {
+            match denier.deny(process, denial.clone()) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(why) => return Err(NotDenied::Unsupported(why)),
+            }
+        }
+        Err(NotDenied::Unwatched)
+    }
+
+    /// Leaves a process and its descendants out of the denial of an ancestor.
+    pub(crate) fn spare(&self, process: (Pid, StartTime), id: DenialId) {
+        for denier in self.deniers() {
+            if denier.spare(process, id) {
+                return;
+            }
+        }
+    }
+
+    fn deniers(&self) -> Vec<Arc<dyn ProcessDenier>> {
+        let deniers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        deniers.clone()
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The names of what can be withheld, in files and messages.
+pub(crate) const CALLS: [(&str, Deniable); 3] = [
+    ("exec", Deniable::Exec),
+    ("connect", Deniable::Connect),
+    ("open_for_write", Deniable::OpenForWrite),
+];
+
+/// Names what is withheld: `exec, connect`.
+pub(crate) fn names(calls: &[Deniable]) -> String {
+    let named = CALLS.iter().filter(|(_, call)| calls.contains(call));
+    named.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,199 @@
+//! `process:deny` withholds calls from the tree of an alert, and from no other process.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use e2e::marks::{marking, marking_by, work};
+use e2e::responding::{TAKEN, answering, pair, results, to_mark, with_responses};
+use e2e::{Engine, Fixture, Watch, WatchResult};
+
+const EVERYTHING: &str = "  - {action: Deny, actionner: 'process:deny'}\n";
+/// What is withheld, in the order in which the program tries it.
+const STARTS: [&str; 2] = ["exec", "execveat"];
+const CONNECTS: [&str; 3] = ["sendto", "sendmsg", "connect"];
+const WRITES: [&str; 5] = ["open", "append", "openat2", "creat", "truncate"];
+const EPERM: u32 = 1;
+
+/// Returns false where no call can be withheld, which is an error at the start.
+fn is_supported() -> bool {
+    let is_supported = Engine::under_test() != Engine::Ebpf;
+    if !is_supported {
+        let watched = answering(": < %W/mark", &to_mark(EVERYTHING)).run();
+        assert_eq!(watched.finished.code(), 2, "{}", watched.story());
+        let complaint = &watched.finished.stderr;
+        assert!(complaint.contains("not supported here"), "{complaint}");
+    }
+    is_supported
+}
+
+/// Runs the program that tries everything: first beside the one that raises the alert, which is the second, and then after it.
+fn attempts(actions: &str) -> WatchResult {
+    let fixture = Fixture::compile("denied");
+    let program = fixture.program().display().to_string();
+    let script = format!(
+        "touch %W/file; {program} - before %W/file & sleep 0.1; {program} %W/mark hit %W/file; {program} - after %W/file; wait"
+    );
+    answering(&script, &to_mark(actions))
+        .limit(Duration::from_secs(60))
+        .run()
+}
+
+/// Returns what a process was told about each try.
+fn errors(watched: &WatchResult, label: &str) -> Vec<(String, u32)> {
+    let mut lines = watched.printed.lines();
+    let start = format!("{label} ");
+    let line = lines.find_map(|line| line.strip_prefix(&start));
+    let line = line.unwrap_or_else(|| panic!("{label}: {}", watched.story()));
+    let parts = line.split(' ').map(|part| {
+        let (name, error) = part.split_once('=').expect("a try and its error");
+        (name.to_owned(), error.parse().expect("a number"))
+    });
+    parts.collect()
+}
+
+/// Compares what a process was told with what is withheld from it.
+fn assert_withheld(watched: &WatchResult, label: &str, withheld: &[&str]) {
+    let errors = errors(watched, label);
+    assert_eq!(errors.len(), 11, "{errors:?}");
+    for (name, error) in errors {
+        let expected = match withheld.contains(&name.as_str()) {
+            true => EPERM,
+            false => 0,
+        };
+        assert_eq!(error, expected, "{label} {name}: {}", watched.story());
+    }
+}
+
+#[test]
+fn everything_is_withheld_from_the_tree_and_nothing_from_its_twins() {
+    if !is_supported() {
+        return;
+    }
+    let watched = attempts(EVERYTHING);
+    let all = [&STARTS[..], &CONNECTS, &WRITES].concat();
+    assert_withheld(&watched, "hit", &all);
+    // Nobody who lives leads from the process of the alert to this one.
+    assert_withheld(&watched, "hit-orphan", &all);
+    for twin in ["before", "before-orphan", "after", "after-orphan"] {
+        assert_withheld(&watched, twin, &[]);
+    }
+    assert_eq!(results(&watched), [pair("process:deny", "done")]);
+    let report = watched.of(TAKEN)[0];
+    let reason = report.field("response.reason");
+    let expected = "denied exec, connect, open_for_write to 1 process (pid ";
+    assert!(reason.starts_with(expected), "{reason}");
+}
+
+#[test]
+fn only_the_calls_that_are_named_are_withheld() {
+    if !is_supported() {
+        return;
+    }
+    for (name, withheld) in [
+        ("exec", &STARTS[..]),
+        ("connect", &CONNECTS),
+        ("open_for_write", &WRITES),
+    ] {
+        let action = format!(
+            "  - {{action: Deny, actionner: 'process:deny', parameters: {{calls: [{name}]}}}}\n"
+        );
+        let watched = attempts(&action);
+        assert_withheld(&watched, "hit", withheld);
+        assert_withheld(&watched, "hit-orphan", withheld);
+        assert_withheld(&watched, "after", &[]);
+    }
+}
+
+#[test]
+fn what_was_withheld_for_a_time_is_allowed_again() {
+    if !is_supported() {
+        return;
+    }
+    let action = "  - {action: Deny, actionner: 'process:deny', parameters: {calls: [open_for_write], duration: 1}}\n";
+    let script = "(: > %W/early) 2> /dev/null && echo early; sleep 0.2; : < %W/mark; sleep 0.1; (: > %W/file) || echo refused; \
+                  sleep 1.2; (: > %W/file) && echo allowed";
+    let watched = answering(script, &to_mark(action)).run();
+    assert_eq!(
+        watched.printed,
+        "early\nrefused\nallowed\n",
+        "{}",
+        watched.story()
+    );
+    let reason = watched.of(TAKEN)[0].field("response.reason");
+    assert!(
+        reason.starts_with("denied open_for_write for 1 s to "),
+        "{reason}"
+    );
+}
+
+#[test]
+fn the_call_that_raises_the_alert_is_withheld_too() {
+    if !is_supported() {
+        return;
+    }
+    let rule = "- rule: Mark\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /secret and \
+                evt.is_open_write = true\n  output: written\n  priority: WARNING\n";
+    let script = "sh -c ': > %W/secret'; [ -e %W/secret ] && echo made; : > %W/other && echo other";
+    let watched = with_responses(marking_by(script, rule), &to_mark(EVERYTHING)).run();
+    assert_eq!(watched.printed, "other\n", "{}", watched.story());
+    assert_eq!(results(&watched)[0], pair("process:deny", "done"));
+    // The same without the response.
+    let watched = marking_by(script, rule).run();
+    assert_eq!(watched.printed, "made\nother\n", "{}", watched.story());
+}
+
+#[test]
+fn a_dry_run_withholds_nothing() {
+    if !is_supported() {
+        return;
+    }
+    let watch = answering(
+        ": < %W/mark; sleep 0.1; ls %W/mark > %W/file && echo went on",
+        &to_mark(EVERYTHING),
+    );
+    let watched = watch.option("--responses-dry-run").run();
+    assert_eq!(watched.printed, "went on\n", "{}", watched.story());
+    assert_eq!(results(&watched), [pair("process:deny", "dry_run")]);
+    let reason = watched.of(TAKEN)[0].field("response.reason");
+    let expected = "would have denied exec, connect, open_for_write to 1 process (pid ";
+    assert!(reason.starts_with(expected), "{reason}");
+}
+
+/// Runs the program and returns what it complains about.
+fn complaint(watch: &Watch, responses: &str, options: &[&str]) -> String {
+    let file = work(watch).join("r.yaml");
+    fs::write(&file, responses).expect("the scratch folder is writable");
+    let mut command = Command::new(e2e::program());
+    command.args(["run", "--responses"]).arg(&file);
+    command.args(options).args(["--", "echo", "started"]);
+    let output = command.stdin(Stdio::null()).output().expect("it is built");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_cannot_be_withheld_starts_nothing() {
+    let watch = marking("");
+    let with = |parameters: &str| {
+        to_mark(&format!(
+            "  - {{action: D, actionner: 'process:deny', parameters: {{{parameters}}}}}\n"
+        ))
+    };
+    for (parameters, expected) in [
+        ("calls: [exce]", "did you mean `exec`?"),
+        ("calls: []", "`calls` is empty"),
+        ("duration: 0", "seconds from 1 to"),
+        ("call: [exec]", "did you mean `calls`?"),
+    ] {
+        let text = complaint(&watch, &with(parameters), &[]);
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("help: "), "{text}");
+    }
+    let text = complaint(&watch, &to_mark(EVERYTHING), &["-o", "io_uring=allow"]);
+    assert!(text.contains("a ring opens files"), "{text}");
+    let text = complaint(&watch, &to_mark(EVERYTHING), &["--engine", "ebpf"]);
+    assert!(text.contains("not supported here: "), "{text}");
+    assert!(text.contains("process:freeze"), "{text}");
+}
