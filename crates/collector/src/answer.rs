@@ -1,6 +1,6 @@
 //! Answers: JSON, and refusals with a reason.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use store::StoreError;
@@ -85,4 +85,23 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
         ),
     ];
     (status, headers, text).into_response()
+}
+
+/// What a browser may do with an answer that is no page: nothing.
+const HEADERS: [(HeaderName, &str); 2] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+];
+
+/// Adds to an answer what keeps a browser from running what is in it, unless the answer says itself what a browser may do.
+pub(crate) async fn protected(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        let entry = headers.entry(name);
+        entry.or_insert(HeaderValue::from_static(value));
+    }
+    response
 }

@@ -1,5 +1,6 @@
 //! Captures: those that people ask agents for, on their way down, up, and to whoever asked, and those around alerts.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -11,13 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use store::{
     AgentId, AlertCaptureBegun, AlertDetail, Capture, CaptureAsked, CaptureEnd, CaptureId,
-    CaptureUse, CapturedAlert, MAX_CAPTURE_SECONDS, NewAlertCapture, NewCapture, Store, StoreError,
+    CaptureParts, CaptureUse, CapturedAlert, MAX_CAPTURE_SECONDS, NewAlertCapture, NewCapture,
+    Store, StoreError,
 };
 
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
 use crate::auth::{self, Caller};
-use crate::download::Download;
+use crate::download::{Download, ReadPart};
 use crate::server::Shared;
 use crate::{body, grouping};
 
@@ -150,10 +152,25 @@ pub(crate) async fn file(
 /// Answers with the data of a capture.
 pub(crate) async fn download(shared: &Arc<Shared>, id: i64, actor: String) -> Answer {
     let turn = shared.download_turn().await?;
-    let data = shared
-        .blocking(move |store| store.capture_data(CaptureId(id), &actor, CaptureUse::Download));
-    let data = data.await?.ok_or_else(|| Refusal::not_found("capture"))?;
-    let mut response = Body::new(Download::new(data, turn)).into_response();
+    let opened = shared
+        .blocking(move |store| store.open_capture(CaptureId(id), &actor, CaptureUse::Download));
+    let gone = || Refusal::not_found("capture");
+    let CaptureParts { bytes, .. } = opened.await?.ok_or_else(gone)?;
+    // Before the head of the answer, which could not say any more that the store fails.
+    let first = shared.blocking(move |store| store.capture_part(CaptureId(id), 0));
+    let first = first.await?.ok_or_else(gone)?;
+    let shared = Arc::clone(shared);
+    let read: ReadPart = Box::new(move |number| {
+        let shared = Arc::clone(&shared);
+        Box::pin(async move {
+            let part = shared.blocking(move |store| store.capture_part(CaptureId(id), number));
+            let part = part
+                .await
+                .map_err(|refusal| io::Error::other(refusal.message))?;
+            part.ok_or_else(|| io::Error::other("the capture was deleted meanwhile"))
+        })
+    });
+    let mut response = Body::new(Download::new(first, bytes, read, turn)).into_response();
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "application/octet-stream"),
@@ -220,16 +237,20 @@ pub(crate) async fn announce(
     };
     let new = NewAlertCapture { agent, alert };
     let begun = shared.blocking(move |store| store.begin_alert_capture(new));
-    let conflict = |why: String| Err(Refusal::new(StatusCode::CONFLICT, why));
     match begun.await? {
         AlertCaptureBegun::Expected(id, parts) => Ok(json_response(
             StatusCode::CREATED,
             &json!({"capture": id.0, "parts": parts}),
         )),
-        AlertCaptureBegun::Known(id) => conflict(format!("capture {} of this alert is over", id.0)),
-        AlertCaptureBegun::Busy => {
-            conflict("too many captures around alerts were begun lately".to_owned())
-        }
+        AlertCaptureBegun::Known(id) => Err(Refusal::new(
+            StatusCode::CONFLICT,
+            format!("capture {} of this alert is over", id.0),
+        )),
+        // The agent tries again: that passes.
+        AlertCaptureBegun::Busy => Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many captures around alerts were begun lately, or are still to arrive; announce it again",
+        )),
         AlertCaptureBegun::UnknownAgent => Err(Refusal::not_found("agent")),
     }
 }

@@ -11,6 +11,7 @@ mod api;
 mod auth;
 mod body;
 mod bundles;
+mod captured;
 mod captures;
 mod certificates;
 mod counter;
@@ -25,6 +26,7 @@ mod oidc;
 mod otlp;
 mod page;
 mod queue;
+mod routes;
 mod secret;
 mod server;
 #[cfg(feature = "testing")]
@@ -42,5 +44,7 @@ pub use page::{
     MatchedRule, ProposeException, add_user, first_link, set_password,
 };
 pub use queue::{QueueError, QueueSettings};
+#[doc(hidden)]
+pub use routes::{Paths, paths};
 pub use secret::{NewSecret, hash};
 pub use server::{Collector, CollectorError, Settings};

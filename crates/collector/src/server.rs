@@ -4,11 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::response::Response;
 use hyper::body::Incoming;
 use outputs::CaptureOnAlert;
 use serve::{
@@ -16,15 +14,15 @@ use serve::{
 };
 use store::{Retention, Store, StoreError};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::oidc::{OidcError, OidcSettings};
-use crate::page::{self, BrowseCapture, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
+use crate::page::{BrowseCapture, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
 use crate::queue::{self, Queue, QueueError, QueueSettings};
-use crate::{api, body, bundles, captures, ingest};
+use crate::{body, bundles, ingest, routes};
 
 /// Connections in all, and of one address: many agents may be behind one.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -52,9 +50,15 @@ const LARGE_TURNS: u32 = 2;
 /// Bytes of a body that takes one turn.
 const SMALL_BODY: u64 = 1 << 20;
 
-/// Captures that are downloaded at the same time: each is in memory until its reader has it. They have turns of their
-/// own, so that slow readers do not keep agents from sending.
-const DOWNLOADS: usize = 4;
+/// Captures that are downloaded at the same time: two parts of each are in memory at most. They have turns of their own, so that slow
+/// readers do not keep agents from sending.
+const DOWNLOADS: usize = 16;
+
+/// Turns of those who look into captures, and the bytes of a capture that each stands for: a capture takes as many as its size needs.
+/// A page takes much more memory than the bytes that it evaluates, and a thread for some seconds, so that these threads are no
+/// others' ([`Collector::start`]).
+const BROWSERS: usize = 4;
+const BROWSED_BYTES: u64 = 4 << 20;
 
 /// Requests of OpenTelemetry that are decoded at the same time: a small one becomes a larger one in memory.
 const DECODERS: usize = 2;
@@ -62,7 +66,7 @@ const DECODERS: usize = 2;
 /// Alerts whose rules are evaluated at the same time: rules are read and compiled for each.
 const EXPLANATIONS: usize = 2;
 
-/// Threads that may block.
+/// Threads that may block, without those of [`BROWSERS`].
 const THREADS: usize = 8;
 
 /// Questions of others than agents that a store with a queue is asked at the same time, each by a thread of its own. A silent store
@@ -74,6 +78,9 @@ const TURN: Duration = Duration::from_secs(20);
 
 /// Time limit for a turn to evaluate the rule of an alert: whoever looks at the alert waits for the rest of it meanwhile.
 const EXPLANATION_TURN: Duration = Duration::from_secs(2);
+
+/// Time limit for the turns to look into a capture.
+const BROWSER_TURN: Duration = Duration::from_secs(5);
 
 /// Interval of retention.
 const PRUNE: Duration = Duration::from_secs(300);
@@ -148,6 +155,7 @@ pub(crate) struct Shared {
     downloads: Arc<Semaphore>,
     decoders: Arc<Semaphore>,
     explanations: Arc<Semaphore>,
+    browsers: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -216,6 +224,15 @@ impl Shared {
         }
     }
 
+    /// Waits for the turns to look into a capture of this size.
+    pub(crate) async fn browser_turns(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Refusal> {
+        let crowded =
+            "too many captures are looked into at the same time; look into this one again";
+        let limit = BROWSER_TURN;
+        let turns = Arc::clone(&self.browsers).acquire_many_owned(browser_turns(bytes));
+        self.within(limit, turns, crowded).await
+    }
+
     async fn turn_of(
         &self,
         turns: &Arc<Semaphore>,
@@ -230,7 +247,18 @@ impl Shared {
         number: u32,
         crowded: &str,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
-        match tokio::time::timeout(TURN, Arc::clone(turns).acquire_many_owned(number)).await {
+        let turns = Arc::clone(turns).acquire_many_owned(number);
+        self.within(TURN, turns, crowded).await
+    }
+
+    /// Waits for turns, and counts a request that gets none in this time.
+    async fn within(
+        &self,
+        limit: Duration,
+        turns: impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>>,
+        crowded: &str,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        match tokio::time::timeout(limit, turns).await {
             Ok(Ok(turn)) => Ok(turn),
             Ok(Err(_)) | Err(_) => {
                 self.metrics.crowded.add(1);
@@ -263,9 +291,10 @@ impl Collector {
         let listener =
             HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
         let address = listener.address();
+        let threads = THREADS + BROWSERS + questions.as_ref().map_or(0, |_| queue::THREADS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(THREADS + questions.as_ref().map_or(0, |_| queue::THREADS))
+            .max_blocking_threads(threads)
             .thread_name("collector")
             .enable_all()
             .build()
@@ -287,8 +316,9 @@ impl Collector {
             downloads: Arc::new(Semaphore::new(DOWNLOADS)),
             decoders: Arc::new(Semaphore::new(DECODERS)),
             explanations: Arc::new(Semaphore::new(EXPLANATIONS)),
+            browsers: Arc::new(Semaphore::new(BROWSERS)),
         });
-        let router = router(Arc::clone(&shared));
+        let router = routes::router(Arc::clone(&shared));
         let answer = move |request: Request<Incoming>| {
             let mut router = router.clone();
             async move {
@@ -350,39 +380,12 @@ fn upload_turns(headers: &HeaderMap) -> u32 {
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/", post(ingest::falco).get(page::overview))
-        .route("/api/v1/", post(ingest::falco))
-        .route("/api/v1/agents", post(ingest::enrol).get(api::agents))
-        .route("/api/v1/inventory", put(ingest::inventory))
-        .route("/api/v1/batches", post(ingest::batch))
-        .route("/api/v1/groups", get(api::groups))
-        .route("/api/v1/groups/{id}/acknowledgement", put(api::acknowledge))
-        .route("/api/v1/alerts", get(api::alerts))
-        .route("/api/v1/alerts/{id}", get(api::alert))
-        .route("/api/v1/overview", get(api::overview))
-        .route("/api/v1/bundle", get(bundles::bundle))
-        .route("/api/v1/rollouts", get(bundles::rollouts))
-        .route(
-            "/api/v1/captures",
-            get(captures::list).post(captures::request),
-        )
-        .route("/api/v1/captures/alert", post(captures::announce))
-        .route(
-            "/api/v1/captures/{id}/chunks/{number}",
-            put(captures::chunk),
-        )
-        .route("/api/v1/captures/{id}/done", put(captures::done))
-        .route("/api/v1/captures/{id}/file", get(captures::file))
-        .route("/api/v1/openapi.json", get(api::openapi))
-        .route("/v1/logs", post(ingest::logs))
-        .route("/healthz", get(api::health))
-        .route("/readyz", get(api::ready))
-        .route("/metrics", get(api::metrics))
-        .merge(page::router())
-        .fallback(|| async { Refusal::not_found("page").into_response() })
-        .with_state(shared)
+/// Returns the number of turns that looking into a capture of this size takes.
+fn browser_turns(bytes: u64) -> u32 {
+    let turns = usize::try_from(bytes.div_ceil(BROWSED_BYTES));
+    // A larger one than the store takes has all.
+    let turns = turns.unwrap_or(BROWSERS).clamp(1, BROWSERS);
+    u32::try_from(turns).unwrap_or(1)
 }
 
 /// Deletes at intervals what exceeds the retention.

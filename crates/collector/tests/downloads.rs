@@ -6,53 +6,31 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use collector::NewSecret;
-use store::{CaptureAsked, CaptureEnd, NewAgent, NewCapture, Scope};
+use store::{AgentId, Scope};
 
-use self::started::Started;
+use self::started::{PART, Started};
 
 /// More than the buffers of two sockets hold.
 const PARTS: u64 = 15;
-const PART: usize = 1 << 20;
+
+/// Downloads that are answered at the same time.
+const TURNS: usize = 16;
 
 struct Fixture {
     started: Started,
+    agent: AgentId,
     operator: String,
     path: String,
 }
 
 fn fixture() -> Fixture {
     let started = started::start(|_| {});
-    let (agents, _) = started.token(Scope::Agents("web".to_owned()));
     let (_, operator) = started.token(Scope::Operator);
-    let store = &started.store;
-    let agent = NewAgent {
-        token: agents,
-        hash: NewSecret::of_token().expect("random numbers").hash,
-        host: "box".to_owned(),
-    };
-    let agent = store.enrol(agent).expect("writable");
-    let new = NewCapture {
-        agent,
-        seconds: 1,
-        actor: "test".to_owned(),
-    };
-    let CaptureAsked::Added(id) = store.request_capture(new).expect("writable") else {
-        panic!("the agent has none")
-    };
-    for number in 0..PARTS {
-        let next = store.add_chunk(agent, id, number, vec![7; PART]);
-        assert_eq!(next.expect("writable"), Some(number + 1));
-    }
-    let end = CaptureEnd {
-        chunks: PARTS,
-        events: 1,
-        lost: 0,
-        failure: None,
-    };
-    assert!(store.end_capture(agent, id, end).expect("writable"));
+    let agent = started.enrol();
+    let id = started.capture(agent, PARTS);
     Fixture {
         started,
+        agent,
         operator,
         path: format!("/api/v1/captures/{}/file", id.0),
     }
@@ -68,6 +46,15 @@ impl Fixture {
         );
         stream.write_all(request.as_bytes()).expect("it reads");
         BufReader::new(stream)
+    }
+}
+
+impl Fixture {
+    /// Asks for the capture, and returns the status.
+    fn ask_status(&self) -> u16 {
+        let head = head(&mut self.ask()).expect("it answers");
+        let status = head.split(' ').nth(1).expect("a status");
+        status.parse().expect("a number")
     }
 }
 
@@ -92,21 +79,21 @@ fn rest(mut stream: BufReader<TcpStream>) -> usize {
 }
 
 #[test]
-fn a_fifth_download_waits_until_a_slow_reader_has_one_of_four() {
+fn a_download_beyond_sixteen_waits_until_a_slow_reader_has_its_own() {
     let whole = PART * usize::try_from(PARTS).expect("small");
     let fixture = fixture();
-    let mut slow: Vec<_> = (0..4).map(|_| fixture.ask()).collect();
+    let mut slow: Vec<_> = (0..TURNS).map(|_| fixture.ask()).collect();
     for stream in &mut slow {
         let head = head(stream).expect("there is a turn");
         assert!(head.contains(&format!("content-length: {whole}")), "{head}");
     }
-    let mut fifth = fixture.ask();
-    assert_eq!(head(&mut fifth), None, "four are in memory");
+    let mut further = fixture.ask();
+    assert_eq!(head(&mut further), None, "the others are in memory");
     assert_eq!(rest(slow.remove(0)), whole);
-    let mut answered = (0..10).filter_map(|_| head(&mut fifth));
+    let mut answered = (0..10).filter_map(|_| head(&mut further));
     let head = answered.next().expect("a turn is free");
     assert!(head.starts_with("http/1.1 200"), "{head}");
-    assert_eq!(rest(fifth), whole);
+    assert_eq!(rest(further), whole);
     // A reader that goes away gives its turn back.
     drop(slow);
     for _ in 0..3 {
@@ -114,4 +101,22 @@ fn a_fifth_download_waits_until_a_slow_reader_has_one_of_four() {
         let head = (0..10).find_map(|_| self::head(&mut next));
         assert!(head.is_some_and(|head| head.starts_with("http/1.1 200")));
     }
+}
+
+#[test]
+fn a_capture_that_is_deleted_meanwhile_is_not_taken_for_whole() {
+    let whole = PART * usize::try_from(PARTS).expect("small");
+    let fixture = fixture();
+    let mut stream = fixture.ask();
+    let head = head(&mut stream).expect("there is a turn");
+    assert!(head.contains(&format!("content-length: {whole}")), "{head}");
+    // Twenty later ones are kept.
+    for _ in 0..20 {
+        fixture.started.capture(fixture.agent, 1);
+    }
+    let mut rest = Vec::new();
+    // It may end with a reset.
+    let _ended = stream.read_to_end(&mut rest);
+    assert!(!rest.is_empty() && rest.len() < whole, "{}", rest.len());
+    assert_eq!(fixture.ask_status(), 404);
 }

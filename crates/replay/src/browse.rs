@@ -1,6 +1,7 @@
-//! Looks into the bytes of a capture: the events that a condition selects, page by page, and the process tree.
+//! Looks into a capture: the events that a condition selects, page by page, and the process tree.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ const MAX_ANCESTORS: usize = 64;
 
 /// Longest text of a value in bytes: a page shows less.
 const MAX_TEXT: usize = 4096;
+
+/// How a compressed capture begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Fields of an event, in the order of [`BrowsedEvent`].
 const OUTPUT: &str = "%evt.num %evt.time %proc.name %thread.tid %evt.type %evt.args";
@@ -105,12 +109,12 @@ pub struct FilterError {
     pub help: Option<String>,
 }
 
-/// Looks into a capture, which is not compressed. A broken capture shows what is before its mistake.
+/// Looks into a capture. A broken one shows what is before its mistake, and a compressed one nothing: a small one could be endless.
 ///
 /// # Errors
 ///
 /// The condition cannot be used.
-pub fn browse(data: &[u8], query: BrowseQuery<'_>) -> Result<Browsed, FilterError> {
+pub fn browse(source: impl Read, query: BrowseQuery<'_>) -> Result<Browsed, FilterError> {
     let found = Found::default();
     let browser = Browser {
         engine: engine(query.filter, found.clone())?,
@@ -118,27 +122,7 @@ pub fn browse(data: &[u8], query: BrowseQuery<'_>) -> Result<Browsed, FilterErro
         query,
         tree: Mutex::default(),
     };
-    let mut replay = Replay::new(&browser, 0);
-    let ends = Instant::now() + query.time;
-    let stopped = match Reader::new(data) {
-        Err(error) => Some(unreadable(&error)),
-        Ok(mut reader) => loop {
-            match replay.step(&mut reader, BATCH) {
-                Err(error) => break Some(unreadable(&error)),
-                Ok(false) => break None,
-                Ok(true) if replay.counts().events >= query.scanned => {
-                    break Some(format!("the first {} events were looked at", query.scanned));
-                }
-                Ok(true) if Instant::now() >= ends => {
-                    let seconds = query.time.as_secs();
-                    break Some(format!(
-                        "what could be looked at in {seconds} s was looked at"
-                    ));
-                }
-                Ok(true) => {}
-            }
-        },
-    };
+    let stopped = browser.read(source);
     Ok(browser.end(stopped))
 }
 
@@ -277,6 +261,41 @@ struct Tree {
 }
 
 impl Browser<'_> {
+    /// Evaluates the events of a capture. Returns why not all of them.
+    fn read(&self, mut source: impl Read) -> Option<String> {
+        let ends = Instant::now() + self.query.time;
+        let mut start = Vec::new();
+        let begun = source.by_ref().take(2).read_to_end(&mut start);
+        if let Err(cause) = begun {
+            return Some(unreadable(&scap::Error::Io { offset: 0, cause }));
+        }
+        if start == GZIP {
+            return Some("the capture is compressed; download it to look into it".to_owned());
+        }
+        let mut replay = Replay::new(self, 0);
+        let mut reader = match Reader::new(start.as_slice().chain(source)) {
+            Err(error) => return Some(unreadable(&error)),
+            Ok(reader) => reader,
+        };
+        loop {
+            match replay.step(&mut reader, BATCH) {
+                Err(error) => return Some(unreadable(&error)),
+                Ok(false) => return None,
+                Ok(true) if replay.counts().events >= self.query.scanned => {
+                    let scanned = self.query.scanned;
+                    return Some(format!("the first {scanned} events were looked at"));
+                }
+                Ok(true) if Instant::now() >= ends => {
+                    let seconds = self.query.time.as_secs();
+                    return Some(format!(
+                        "what could be looked at in {seconds} s was looked at"
+                    ));
+                }
+                Ok(true) => {}
+            }
+        }
+    }
+
     fn end(self, stopped: Option<String>) -> Browsed {
         let mut events = std::mem::take(&mut *self.found.events());
         let has_more = events.len() > self.query.events;
@@ -379,118 +398,4 @@ impl Tree {
 }
 
 #[cfg(test)]
-mod tests {
-    use event::Stage;
-    use event::testing::{self, Arg, EventBuilder, FakeSystemInfo};
-    use scap::write::{Header, Writer};
-
-    use super::*;
-
-    /// A process below another one opens files.
-    fn capture(files: &[&str]) -> Vec<u8> {
-        let mut writer = Writer::new(Header::default());
-        let mut bytes = Vec::new();
-        writer.begin(&mut bytes);
-        let parent = testing::process(7, None, &["/bin/parent", "<arg>"]);
-        let process = testing::process(42, Some(&parent), &["/bin/child"]);
-        for (at, file) in files.iter().enumerate() {
-            let builder = EventBuilder::new("openat")
-                .process(&process)
-                .world(FakeSystemInfo::default())
-                .time_ns(1_000_000_000 + u64::try_from(at).expect("few"))
-                .result(5)
-                .arg("name", Arg::Text(file.as_bytes().to_vec()));
-            writer.event(&builder.at(Stage::Exit), &mut bytes);
-        }
-        bytes
-    }
-
-    fn query(filter: &str) -> BrowseQuery<'_> {
-        BrowseQuery {
-            filter,
-            after: 0,
-            events: 2,
-            processes: 10,
-            scanned: 1000,
-            time: Duration::from_secs(60),
-        }
-    }
-
-    #[test]
-    fn events_come_page_by_page_with_the_tree_of_all_processes() {
-        let data = capture(&["/a", "/b", "/c\u{1b}<b>", "/d"]);
-        let found = browse(&data, query("")).expect("all");
-        assert_eq!((found.events.len(), found.has_more), (2, true));
-        assert_eq!((found.scanned, &found.stopped), (4, &None));
-        assert!(found.events[0].arguments.contains("/a"), "{found:?}");
-        let after = found.events[1].number;
-        let next = BrowseQuery { after, ..query("") };
-        let rest = browse(&data, next).expect("all");
-        assert_eq!((rest.events.len(), rest.has_more), (2, false));
-        assert!(rest.events[0].arguments.contains("/c"), "{rest:?}");
-        assert_eq!(rest.processes, found.processes);
-        let [parent, child] = &found.processes[..] else {
-            panic!("{found:?}");
-        };
-        assert_eq!((parent.pid, parent.parent), (7, None));
-        assert_eq!(parent.command, "/bin/parent <arg>");
-        assert_eq!((child.pid, child.parent), (42, Some(0)));
-    }
-
-    #[test]
-    fn a_condition_selects_and_a_mistake_has_its_place() {
-        let data = capture(&["/a", "/b"]);
-        let found = browse(&data, query("evt.arg.name endswith b")).expect("usable");
-        assert_eq!(found.events.len(), 1, "{found:?}");
-        assert_eq!(found.events[0].call, "openat");
-        let none = browse(&data, query("evt.type = execve")).expect("usable");
-        assert_eq!((none.events.len(), none.processes.len()), (0, 2));
-        let places = [
-            ("evt.type = openat and", 21),
-            ("  evt.type = openat and (", 23),
-            ("evt.type = openat and evt.nothing = 1", 22),
-            ("é = 1", 0),
-            ("evt.type = a\nb", 12),
-        ];
-        for (filter, at) in places {
-            let error = browse(&data, query(filter)).expect_err(filter);
-            assert_eq!(error.at, Some(at), "{filter:?}: {error:?}");
-            assert!(!error.message.is_empty());
-        }
-        // What would be YAML is no condition.
-        for hostile in ["\"", "#", "- rule: x", "{a: b}", "evt.type = 'x", "a: |"] {
-            browse(&data, query(hostile)).expect_err(hostile);
-        }
-    }
-
-    #[test]
-    fn what_is_broken_or_too_much_is_said() {
-        let data = capture(&["/a", "/b", "/c"]);
-        let cut = browse(&data[..data.len() - 9], query("")).expect("usable");
-        assert_eq!(cut.events.len(), 2);
-        assert!(
-            cut.stopped
-                .is_some_and(|why| why.contains("cannot be read"))
-        );
-        for foreign in [&b""[..], b"no capture at all", &[0x1f, 0x8b, 8, 0, 0]] {
-            let found = browse(foreign, query("")).expect("usable");
-            assert!(
-                found.stopped.is_some() && found.events.is_empty(),
-                "{found:?}"
-            );
-        }
-        let many: Vec<_> = std::iter::repeat_n("/x", 600).collect();
-        let few = BrowseQuery {
-            scanned: 300,
-            ..query("")
-        };
-        let found = browse(&capture(&many), few).expect("usable");
-        assert!(found.stopped.is_some() && found.scanned < 600, "{found:?}");
-        let none = BrowseQuery {
-            processes: 1,
-            ..query("")
-        };
-        let found = browse(&data, none).expect("usable");
-        assert_eq!((found.processes.len(), found.has_more_processes), (1, true));
-    }
-}
+mod tests;

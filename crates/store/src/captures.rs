@@ -104,6 +104,15 @@ impl CaptureUse {
     }
 }
 
+/// What a complete capture consists of. It does not change any more, but it can be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureParts {
+    /// Number of parts.
+    pub parts: u64,
+    /// Size of all parts in bytes.
+    pub bytes: u64,
+}
+
 /// How far a capture is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureState {
@@ -270,17 +279,26 @@ pub trait Captures {
         end: CaptureEnd,
     ) -> Result<bool, StoreError>;
 
-    /// Returns the data of a capture that is complete, and records who got it for what.
+    /// Records who is about to read the data of a complete capture, and for what. Returns what [`Captures::capture_part`] has to
+    /// read; `None` if there is no such capture, or it is not complete.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn capture_data(
+    fn open_capture(
         &self,
         capture: CaptureId,
         actor: &str,
         used: CaptureUse,
-    ) -> Result<Option<Vec<u8>>, StoreError>;
+    ) -> Result<Option<CaptureParts>, StoreError>;
+
+    /// Returns a part of a complete capture, numbered from 0 on. Reads beside the thread that writes, so that no sender waits for a
+    /// reader. `None` if the capture has no such part, or was deleted since it was opened.
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    fn capture_part(&self, capture: CaptureId, number: u64) -> Result<Option<Vec<u8>>, StoreError>;
 }
 
 /// Returns what the audit log says of a capture.

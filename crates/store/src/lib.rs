@@ -33,8 +33,9 @@ pub use bundles::{
     NewBundle, Rollout, Target, ranked,
 };
 pub use captures::{
-    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, CaptureUse,
-    CapturedAlert, Captures, MAX_CAPTURE, MAX_CAPTURE_SECONDS, NewAlertCapture, NewCapture,
+    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureParts, CaptureState,
+    CaptureUse, CapturedAlert, Captures, MAX_CAPTURE, MAX_CAPTURE_SECONDS, NewAlertCapture,
+    NewCapture,
 };
 pub use certificate::CertificateName;
 pub use error::{Fault, StoreError};

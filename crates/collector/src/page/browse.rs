@@ -1,5 +1,6 @@
 //! What is in a capture: the events that a condition selects, and the processes.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
@@ -13,6 +14,7 @@ use super::session::Visitor;
 use super::text::address;
 use super::view::{self, Answer, ago, number, or_dash, plain, stamp};
 use crate::answer::Refusal;
+use crate::captured::CapturedBytes;
 use crate::captures;
 use crate::server::Shared;
 
@@ -31,11 +33,9 @@ const MAX_FILTER: usize = 4096;
 /// Characters of the arguments of a call, and of a command, on the page; the file has all.
 const TEXT: usize = 300;
 
-/// A question about the bytes of a capture.
+/// A question about a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureQuery<'a> {
-    /// The capture.
-    pub data: &'a [u8],
     /// Condition of the events, in the language of rules; empty for all.
     pub filter: &'a str,
     /// Events from behind the one of this number on.
@@ -104,9 +104,10 @@ pub struct FilterProblem {
     pub help: Option<String>,
 }
 
-/// Looks into a capture. Its time is bounded.
-pub type BrowseCapture =
-    Arc<dyn Fn(CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> + Send + Sync>;
+/// Looks into the capture that the source has. Its time is bounded.
+pub type BrowseCapture = Arc<
+    dyn Fn(&mut dyn Read, CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> + Send + Sync,
+>;
 
 /// What someone wants to see.
 #[derive(Debug, Default, Deserialize)]
@@ -145,7 +146,7 @@ pub(super) async fn show(
     ))
 }
 
-/// Looks into a capture on a thread that may block, in a turn to have it in memory and one to evaluate.
+/// Looks into a capture on a thread that may block, in turns by its size. It is read while it is evaluated, part by part.
 async fn browsed(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -161,24 +162,22 @@ async fn browsed(
             help: None,
         }));
     }
-    let turns = (
-        shared.download_turn().await?,
-        shared.explanation_turn().await?,
-    );
+    let turns = shared.browser_turns(capture.bytes).await?;
     let (id, actor) = (capture.id, visitor.user.clone());
-    let data = shared.blocking(move |store| store.capture_data(id, &actor, CaptureUse::Browse));
-    let data = data.await?.ok_or_else(|| Refusal::not_found("capture"))?;
-    let after = asked.after;
+    let opened = shared.blocking(move |store| store.open_capture(id, &actor, CaptureUse::Browse));
+    let opened = opened.await?.ok_or_else(|| Refusal::not_found("capture"))?;
+    let (store, after) = (Arc::clone(&shared.store), asked.after);
     shared
         .working(move || {
             let _turns = turns;
-            browse(CaptureQuery {
-                data: &data,
+            let mut bytes = CapturedBytes::new(store, id, opened);
+            let query = CaptureQuery {
                 filter: &filter,
                 after,
                 events: EVENTS,
                 processes: PROCESSES,
-            })
+            };
+            browse(&mut bytes, query)
         })
         .await
 }
@@ -200,7 +199,7 @@ fn page(capture: &Capture, asked: &Asked, found: &Markup) -> Markup {
         @if is_complete {
             form.filter method="get" action=(path) {
                 label.grow { "Condition, as in rules"
-                    input.mono type="text" name="filter" value=(asked.filter) maxlength=(MAX_FILTER) spellcheck="false"
+                    input.mono type="text" name="filter" value=(plain(&asked.filter)) maxlength=(MAX_FILTER) spellcheck="false"
                         autocomplete="off" placeholder="evt.type = openat and fd.name startswith /etc"; }
                 button.first type="submit" { "Filter" }
                 @if !asked.filter.is_empty() { a.button href=(path) { "All events" } }

@@ -30,16 +30,13 @@ mod tree;
 mod turns;
 mod view;
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::Markup;
 
 use crate::oidc::CALLBACK;
-use crate::server::Shared;
+use crate::routes::Routes;
 
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
@@ -76,9 +73,10 @@ const STYLE: Asset = ("text/css; charset=utf-8", include_str!("style.css"));
 const SCRIPT: Asset = ("text/javascript; charset=utf-8", include_str!("live.js"));
 const ICON: Asset = ("image/svg+xml", include_str!("icon.svg"));
 
-/// Returns the routes of the page; `/` is [`overview::show`], beside what senders post there.
-pub(crate) fn router() -> Router<Arc<Shared>> {
-    Router::new()
+/// Returns the routes of the page. Senders post to `/`, too.
+pub(crate) fn routes() -> Routes {
+    Routes::default()
+        .route("/", get(overview::show))
         .route("/login", get(door::login).post(door::log_in))
         .route("/logout", post(door::log_out))
         .route("/oidc/login", get(oidc::begin))
@@ -111,8 +109,6 @@ pub(crate) fn router() -> Router<Arc<Shared>> {
         .route("/static/live.js", get(|| async { asset(SCRIPT) }))
         .route("/static/icon.svg", get(|| async { asset(ICON) }))
 }
-
-pub(crate) use overview::show as overview;
 
 /// Returns a page with the headers of all pages.
 fn html(status: StatusCode, markup: Markup) -> Response {

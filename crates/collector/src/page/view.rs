@@ -37,15 +37,20 @@ impl PageError {
 
 impl IntoResponse for PageError {
     fn into_response(self) -> Response {
-        let Refusal { status, message } = self.0;
+        let Refusal { status, message } = &self.0;
         let body = html! {
             div.panel {
                 h1 { (status.canonical_reason().unwrap_or("Error")) }
-                p.soft { (plain(&message)) }
+                p.soft { (plain(message)) }
                 a.button href="/" { "To the overview" }
             }
         };
-        super::html(status, door("Error", &body))
+        let mut response = super::html(*status, door("Error", &body));
+        // A browser asks nobody for the token of a program, so that the other headers are not for it.
+        if *status == StatusCode::SERVICE_UNAVAILABLE {
+            self.0.add_headers(&mut response);
+        }
+        response
     }
 }
 

@@ -1,11 +1,19 @@
 //! A collector with a store of its own, on a port of the loopback.
 
+#![allow(dead_code, reason = "not every test uses everything")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use collector::{Collector, NewSecret, Settings};
 use serve::Address;
-use store::{NewToken, Scope, SqliteStore, Store, TokenId};
+use store::{
+    AgentId, CaptureAsked, CaptureEnd, CaptureId, NewAgent, NewCapture, NewToken, Scope,
+    SqliteStore, Store, TokenId,
+};
+
+/// Size of a part of a capture.
+pub(crate) const PART: usize = 1 << 20;
 
 /// A collector that ends with the test.
 pub(crate) struct Started {
@@ -54,5 +62,41 @@ impl Started {
         };
         let id = self.store.create_token(token).expect("writable");
         (id, secret.text)
+    }
+
+    /// Adds an agent.
+    pub(crate) fn enrol(&self) -> AgentId {
+        let (token, _) = self.token(Scope::Agents("web".to_owned()));
+        let agent = NewAgent {
+            token,
+            hash: NewSecret::of_token().expect("random numbers").hash,
+            host: "box".to_owned(),
+        };
+        self.store.enrol(agent).expect("writable")
+    }
+
+    /// Adds a complete capture of so many parts, which are full of sevens.
+    pub(crate) fn capture(&self, agent: AgentId, parts: u64) -> CaptureId {
+        let store = &self.store;
+        let new = NewCapture {
+            agent,
+            seconds: 1,
+            actor: "test".to_owned(),
+        };
+        let CaptureAsked::Added(id) = store.request_capture(new).expect("writable") else {
+            panic!("the agent has none")
+        };
+        for number in 0..parts {
+            let next = store.add_chunk(agent, id, number, vec![7; PART]);
+            assert_eq!(next.expect("writable"), Some(number + 1));
+        }
+        let end = CaptureEnd {
+            chunks: parts,
+            events: 1,
+            lost: 0,
+            failure: None,
+        };
+        assert!(store.end_capture(agent, id, end).expect("writable"));
+        id
     }
 }

@@ -7,9 +7,9 @@ use super::connection::Connection;
 use super::fleet::record;
 use super::text;
 use crate::captures::{
-    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState,
-    CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE,
-    NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
+    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureParts,
+    CaptureState, CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS,
+    MAX_CAPTURE, NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
 };
 use crate::error::StoreError;
 use crate::model::AgentId;
@@ -66,14 +66,19 @@ impl Captures for PostgresStore {
         self.write(move |state| finish(state.connection()?, (agent, capture), &end, now_ns()))
     }
 
-    fn capture_data(
+    fn open_capture(
         &self,
         capture: CaptureId,
         actor: &str,
         used: CaptureUse,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    ) -> Result<Option<CaptureParts>, StoreError> {
         let actor = actor.to_owned();
-        self.write(move |state| data(state.connection()?, capture, (&actor, used), now_ns()))
+        self.write(move |state| open(state.connection()?, capture, (&actor, used), now_ns()))
+    }
+
+    fn capture_part(&self, capture: CaptureId, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.readers
+            .with(|connection| part(connection, capture, number))
     }
 }
 
@@ -373,26 +378,31 @@ fn finish(
     Ok(true)
 }
 
-fn data(
+fn open(
     connection: &mut Connection,
     id: CaptureId,
     (actor, used): (&str, CaptureUse),
     now_ns: i64,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let find = "SELECT agent FROM captures WHERE id = $1 AND state = 'complete'";
+) -> Result<Option<CaptureParts>, StoreError> {
+    let find = "SELECT agent, chunks, bytes FROM captures WHERE id = $1 AND state = 'complete'";
     let Some(row) = connection.first(find, &[&id.0])? else {
         return Ok(None);
     };
-    let agent = AgentId(row.try_get(0)?);
-    let sql = "SELECT data FROM capture_chunks WHERE capture = $1 ORDER BY number";
-    let rows = connection.query(sql, &[&id.0])?;
-    let chunks = rows.iter().map(|row| row.try_get::<_, Vec<u8>>(0));
-    let chunks: Vec<_> = chunks.collect::<Result<_, _>>()?;
-    record(
-        connection,
-        now_ns,
-        actor,
-        (used.action(), &named(id.0, agent)),
-    )?;
-    Ok(Some(chunks.concat()))
+    let object = named(id.0, AgentId(row.try_get(0)?));
+    record(connection, now_ns, actor, (used.action(), &object))?;
+    Ok(Some(CaptureParts {
+        parts: unsigned(row.try_get(1)?),
+        bytes: unsigned(row.try_get(2)?),
+    }))
+}
+
+fn part(
+    connection: &mut Connection,
+    id: CaptureId,
+    number: u64,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let sql = "SELECT data FROM capture_chunks JOIN captures ON captures.id = capture
+         WHERE capture = $1 AND number = $2 AND state = 'complete'";
+    let row = connection.first(sql, &[&id.0, &signed(number)])?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
 }

@@ -5,9 +5,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::SqliteStore;
 use super::fleet::{record, unknown};
 use crate::captures::{
-    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState,
-    CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE,
-    NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
+    AlertCaptureBegun, CROWDED_NS, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureParts,
+    CaptureState, CaptureUse, CapturedAlert, Captures, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS,
+    MAX_CAPTURE, NewAlertCapture, NewCapture, PATIENCE_NS, REPLACED, ended, named, seconds,
 };
 use crate::error::StoreError;
 use crate::model::AgentId;
@@ -64,14 +64,19 @@ impl Captures for SqliteStore {
         self.write(move |state| finish(state.connection(), (agent, capture), &end, now_ns()))
     }
 
-    fn capture_data(
+    fn open_capture(
         &self,
         capture: CaptureId,
         actor: &str,
         used: CaptureUse,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    ) -> Result<Option<CaptureParts>, StoreError> {
         let actor = actor.to_owned();
-        self.write(move |state| data(state.connection(), capture, (&actor, used), now_ns()))
+        self.write(move |state| open(state.connection(), capture, (&actor, used), now_ns()))
+    }
+
+    fn capture_part(&self, capture: CaptureId, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.readers
+            .with(|connection| part(connection, capture, number))
     }
 }
 
@@ -367,26 +372,36 @@ fn finish(
     Ok(true)
 }
 
-fn data(
+fn open(
     connection: &Connection,
     id: CaptureId,
     (actor, used): (&str, CaptureUse),
     now_ns: i64,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let find = "SELECT agent FROM captures WHERE id = ?1 AND state = 'complete'";
-    let agent = connection.query_row(find, [id.0], |row| Ok(AgentId(row.get(0)?)));
-    let Some(agent) = agent.optional()? else {
+) -> Result<Option<CaptureParts>, StoreError> {
+    let find = "SELECT agent, chunks, bytes FROM captures WHERE id = ?1 AND state = 'complete'";
+    let found = connection.query_row(find, [id.0], |row| {
+        let parts = CaptureParts {
+            parts: unsigned(row.get(1)?),
+            bytes: unsigned(row.get(2)?),
+        };
+        Ok((AgentId(row.get(0)?), parts))
+    });
+    let Some((agent, parts)) = found.optional()? else {
         return Ok(None);
     };
-    let sql = "SELECT data FROM capture_chunks WHERE capture = ?1 ORDER BY number";
+    let object = named(id.0, agent);
+    record(connection, now_ns, actor, (used.action(), &object))?;
+    Ok(Some(parts))
+}
+
+fn part(
+    connection: &Connection,
+    id: CaptureId,
+    number: u64,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let sql = "SELECT data FROM capture_chunks JOIN captures ON captures.id = capture
+         WHERE capture = ?1 AND number = ?2 AND state = 'complete'";
     let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map([id.0], |row| row.get::<_, Vec<u8>>(0))?;
-    let chunks: Vec<_> = rows.collect::<Result<_, _>>()?;
-    record(
-        connection,
-        now_ns,
-        actor,
-        (used.action(), &named(id.0, agent)),
-    )?;
-    Ok(Some(chunks.concat()))
+    let found = statement.query_row(params![id.0, signed(number)], |row| row.get(0));
+    Ok(found.optional()?)
 }

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::captures::{
-    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureState, CaptureUse,
-    CapturedAlert, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE, NewAlertCapture, NewCapture,
+    AlertCaptureBegun, Capture, CaptureAsked, CaptureEnd, CaptureId, CaptureParts, CaptureState,
+    CaptureUse, CapturedAlert, KEPT, KEPT_OF_AGENT, KEPT_OF_ALERTS, MAX_CAPTURE, NewAlertCapture,
+    NewCapture,
 };
 
 for_each_database! {
@@ -17,6 +18,7 @@ for_each_database! {
     an_agent_begins_few_captures_around_alerts_and_takes_none_of_others_away,
     an_agent_that_begins_many_captures_in_a_full_store_loses_its_own,
     no_alert_makes_room_for_captures,
+    parts_are_read_while_the_thread_that_writes_is_busy_and_end_with_their_capture,
 }
 
 fn request(fixture: &Fixture) -> CaptureAsked {
@@ -57,10 +59,19 @@ fn latest(fixture: &Fixture) -> Capture {
 }
 
 fn data(fixture: &Fixture, id: CaptureId) -> Option<Vec<u8>> {
-    fixture
-        .store
-        .capture_data(id, "ann", CaptureUse::Download)
-        .expect("readable")
+    let store = &fixture.store;
+    let opened = store.open_capture(id, "ann", CaptureUse::Download);
+    let Some(opened) = opened.expect("writable") else {
+        let part = store.capture_part(id, 0).expect("readable");
+        assert_eq!(part, None, "it is not complete");
+        return None;
+    };
+    let part = |number| store.capture_part(id, number).expect("readable");
+    assert_eq!(part(opened.parts), None);
+    let parts = (0..opened.parts).map(|number| part(number).expect("it is kept"));
+    let data = parts.collect::<Vec<_>>().concat();
+    assert_eq!(u64::try_from(data.len()), Ok(opened.bytes));
+    Some(data)
 }
 
 fn a_capture_arrives_in_parts_and_is_downloaded_whole(fixture: &Fixture) {
@@ -252,8 +263,8 @@ fn a_capture_around_an_alert_is_begun_once_and_arrives_beside_one_that_was_asked
     let first = first.expect("it is kept");
     assert_eq!(first.state, CaptureState::Failed);
     assert!(first.reason.contains("begun another"), "{}", first.reason);
-    let used = fixture.store.capture_data(id, "bob", CaptureUse::Browse);
-    assert!(used.expect("readable").is_some());
+    let used = fixture.store.open_capture(id, "bob", CaptureUse::Browse);
+    assert!(used.expect("writable").is_some());
     let audit = fixture.store.audit(1).expect("readable");
     assert_eq!(
         (&*audit[0].action, &*audit[0].actor),
@@ -345,4 +356,60 @@ fn no_alert_makes_room_for_captures(fixture: &Fixture) {
     let pruned = fixture.store.prune(retention).expect("writable");
     assert_eq!(pruned.alerts, 0);
     assert_eq!(data(fixture, id).map(|data| data.len()), Some(8 << 20));
+}
+
+fn parts_are_read_while_the_thread_that_writes_is_busy_and_end_with_their_capture(
+    fixture: &Fixture,
+) {
+    let id = added(fixture);
+    let parts = [vec![1; 1 << 20], vec![2; 1 << 20]];
+    for (number, part) in (0..).zip(&parts) {
+        assert_eq!(send(fixture, id, number, part), Some(number + 1));
+    }
+    assert!(end(fixture, id, 2));
+    let opened = fixture.store.open_capture(id, "ann", CaptureUse::Download);
+    let expected = CaptureParts {
+        parts: 2,
+        bytes: 2 << 20,
+    };
+    assert_eq!(opened.expect("writable"), Some(expected));
+
+    // The thread that writes calls this, and goes on with it only when the reader is done.
+    let (begin, began) = channel();
+    let (go_on, gone_on) = channel::<()>();
+    let batch = Batch {
+        sender: fixture.agent,
+        first: Some(1),
+        records: vec![Record::Alert(alert(1, "r", "m"), None)],
+        received_ns: 7,
+    };
+    let done = move |result: Result<Receipt, StoreError>| {
+        begin.send(result.is_ok()).expect("it waits");
+        gone_on.recv().expect("it reads");
+    };
+    fixture.store.append(batch, Box::new(done)).expect("free");
+    assert!(began.recv().expect("it is written"));
+    let (sender, receiver) = channel();
+    let store = Arc::clone(&fixture.store);
+    let reader = std::thread::spawn(move || {
+        for number in 0..2 {
+            sender
+                .send(store.capture_part(id, number))
+                .expect("it waits");
+        }
+    });
+    for part in parts {
+        let read = receiver.recv_timeout(std::time::Duration::from_secs(20));
+        let read = read.expect("a reader waits for no writer");
+        assert_eq!(read.expect("readable"), Some(part));
+    }
+    go_on.send(()).expect("it writes");
+    reader.join().expect("no panic");
+
+    for _ in 0..KEPT {
+        let id = added(fixture);
+        assert!(end(fixture, id, 0));
+    }
+    let part = fixture.store.capture_part(id, 1).expect("readable");
+    assert_eq!(part, None, "its capture was deleted");
 }

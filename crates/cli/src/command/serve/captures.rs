@@ -1,5 +1,6 @@
 //! Looks into captures for the page, as `tollgate replay` does.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub(super) fn browsing() -> BrowseCapture {
     Arc::new(view)
 }
 
-fn view(asked: CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> {
+fn view(capture: &mut dyn Read, asked: CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> {
     let query = BrowseQuery {
         filter: asked.filter,
         after: asked.after,
@@ -28,7 +29,7 @@ fn view(asked: CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> {
         scanned: MAX_EVENTS,
         time: MAX_TIME,
     };
-    let found = browse(asked.data, query).map_err(|error| FilterProblem {
+    let found = browse(capture, query).map_err(|error| FilterProblem {
         message: error.message,
         at: error.at,
         help: error.help,
