@@ -23,6 +23,9 @@ mod registry;
 mod signature;
 mod state;
 mod steps;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use archive::{Content, TestFile};
 pub use credentials::Credentials;

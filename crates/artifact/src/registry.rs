@@ -444,7 +444,7 @@ fn is_loopback(registry: &str) -> bool {
 }
 
 /// Returns a parameter of a challenge, such as `realm="https://..."`.
-fn parameter(challenge: &str, name: &str) -> Option<String> {
+pub(crate) fn parameter(challenge: &str, name: &str) -> Option<String> {
     let (_, rest) = challenge.split_once(&format!("{name}=\""))?;
     Some(rest.split_once('"')?.0.to_owned())
 }

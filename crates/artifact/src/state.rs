@@ -84,7 +84,7 @@ impl Store {
         })
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.inner.join("state.json")
     }
 

@@ -2,6 +2,7 @@
 
 use store::Record;
 
+pub use crate::oidc::testing::{endpoints, subject};
 use crate::otlp::{self, Encoding};
 use crate::{alert, body, bundles, ingest};
 

@@ -56,6 +56,24 @@ const CACHE_LIMIT: usize = 1024;
 /// Delay before a runtime's files are read again after they contained nothing; it grows with each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
+/// Entries for fuzzing: the files of container engines.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing {
+    /// Returns a file of an engine, below the root of its state, that [`KnownContainer::by_id`](super::KnownContainer::by_id) reads
+    /// about a container of this id.
+    #[must_use]
+    pub fn state_files(id: &str) -> [String; 5] {
+        [
+            format!("var/lib/docker/containers/{id}/config.v2.json"),
+            format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json"),
+            "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db".to_owned(),
+            "var/lib/containers/storage/overlay-containers/containers.json".to_owned(),
+            "var/lib/containers/storage/libpod/bolt_state.db".to_owned(),
+        ]
+    }
+}
+
 /// The user's options on containers.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerOptions {

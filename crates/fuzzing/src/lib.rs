@@ -6,6 +6,7 @@
 mod captured;
 mod collected;
 mod configured;
+mod fetched;
 mod filter;
 mod received;
 mod state;
@@ -20,10 +21,13 @@ mod mutation;
 pub use captured::{capture, gvisor, mutate_capture, nri, process};
 pub use collected::{alert, batch, inventory, otlp_logs};
 pub use configured::{bundle, config, oci, option, policy};
+pub use fetched::{artifact, grpc_frames, identity, provider_keys, provider_token};
 pub use filter::{condition, output, rules};
 pub use mutation::Mutator;
 pub use received::{agent_spec, dns, handoff, otlp_answer, plugin, vm_frame};
-pub use state::{behavior, container_record, handover_state, review, rules_cache, spool};
+pub use state::{
+    behavior, container_record, engine_state, handover_state, review, rules_cache, spool,
+};
 
 /// What a parser made of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +61,8 @@ pub struct Target {
 macro_rules! each_target {
     ($use:ident) => {
         $use! {
-            agent_spec, alert, batch, behavior, bundle, capture, condition, config, container_record, dns, gvisor, handoff,
-            handover_state, inventory, nri, oci, option, otlp_answer, otlp_logs, output, plugin, policy, process, review,
+            agent_spec, alert, artifact, batch, behavior, bundle, capture, condition, config, container_record, dns, engine_state,
+            grpc_frames, gvisor, handoff, handover_state, identity, inventory, nri, oci, option, otlp_answer, otlp_logs, output, plugin, policy, process, review,
             rules, rules_cache, spool, vm_frame
         }
     };

@@ -239,3 +239,44 @@ pub fn behavior(bytes: &[u8]) -> Outcome {
     }
     Outcome::accepted_if(is_accepted)
 }
+
+/// The container that the files of the target `engine_state` are about.
+const CONTAINER: &str = "c0ffee";
+
+/// Takes a file of a container engine. The first letter says which: `d`, docker's `config.v2.json`; `c`, a `config.json` of
+/// containerd's; `b`, containerd's database; `s`, the containers of podman and CRI-O; `p`, podman's database. Nothing is told of the
+/// container that is not in the file.
+///
+/// # Panics
+///
+/// If that does not hold.
+pub fn engine_state(bytes: &[u8]) -> Outcome {
+    let Some((letter, bytes)) = bytes.split_first() else {
+        return Outcome::Refused;
+    };
+    let Some(place) = b"dcbsp".iter().position(|known| known == letter) else {
+        return Outcome::Refused;
+    };
+    let root = folder();
+    let files = container::testing::state_files(CONTAINER).map(|file| root.path().join(file));
+    let write = |place: usize, bytes: &[u8]| {
+        let file: &Path = &files[place];
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder can be made");
+        fs::write(file, bytes).expect("a file can be written");
+    };
+    // Containerd's database is read for a container that has a bundle.
+    if *letter == b'b' {
+        write(1, b"{}");
+    }
+    write(place, bytes);
+    let told = container::KnownContainer::by_id(CONTAINER, root.path());
+    let texts = [&told.name, &told.image, &told.details.image_id];
+    for text in texts.into_iter().flatten() {
+        // The id is the name where nothing else is; what is escaped in JSON is longer there.
+        assert!(text == CONTAINER || text.len() <= bytes.len(), "{text:?}");
+    }
+    let labels = told.details.labels.iter();
+    let length: usize = labels.map(|(key, value)| key.len() + value.len()).sum();
+    assert!(length <= 8 * bytes.len(), "{length}");
+    Outcome::accepted_if(told.image.is_some())
+}

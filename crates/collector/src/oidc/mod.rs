@@ -9,6 +9,8 @@ mod attempt;
 mod keys;
 mod provider;
 mod settings;
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
 mod token;
 
 pub(crate) use attempt::{Attempt, SECONDS};

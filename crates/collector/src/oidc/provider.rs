@@ -43,11 +43,11 @@ const REPORTS: Duration = Duration::from_secs(60);
 
 /// Where the provider serves what, as it says itself.
 #[derive(Debug)]
-struct Endpoints {
-    authorization: String,
-    token: String,
-    keys: String,
-    end_session: Option<String>,
+pub(super) struct Endpoints {
+    pub(super) authorization: String,
+    pub(super) token: String,
+    pub(super) keys: String,
+    pub(super) end_session: Option<String>,
     /// The client sends its secret in a header; else in the form.
     takes_basic: bool,
     /// Answers to browsers name the issuer (RFC 9207).
@@ -374,7 +374,7 @@ fn texts<'c>(claims: &'c Claims, claim: &str) -> Vec<&'c str> {
     }
 }
 
-fn endpoints(issuer: &str, document: &Value) -> Result<Endpoints, String> {
+pub(super) fn endpoints(issuer: &str, document: &Value) -> Result<Endpoints, String> {
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     let said = text("issuer").ok_or("it names no issuer")?;
     if said != issuer {

@@ -14,10 +14,10 @@ use plugin::protocol::{
 use supervisor::handover_state;
 use vm::{Frame, Kind};
 
-use crate::fuzz_folder;
+use crate::{fuzz_folder, made_files};
 
 /// A target, the name of a seed, and the seed.
-type Seed = (&'static str, &'static str, Vec<u8>);
+pub(crate) type Seed = (&'static str, &'static str, Vec<u8>);
 
 #[test]
 fn committed_seeds_are_of_the_formats_of_this_build() {
@@ -63,6 +63,7 @@ fn seeds() -> Vec<Seed> {
             message(|out| bytes(out, 1, &message(|out| number(out, 1, 3)))),
         ),
     ];
+    seeds.extend(made_files::seeds());
     seeds.extend(gvisor());
     seeds.extend(nri_messages());
     seeds.extend(plugin_replies());
@@ -352,18 +353,18 @@ fn handoff() -> Vec<Seed> {
     ]
 }
 
-fn message(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn message(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     fill(&mut out);
     out
 }
 
-fn number(out: &mut Vec<u8>, field: u32, value: u64) {
+pub(crate) fn number(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, u64::from(field) << 3);
     varint(out, value);
 }
 
-fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
+pub(crate) fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
     varint(out, u64::from(field) << 3 | 2);
     varint(out, value.len() as u64);
     out.extend_from_slice(value);

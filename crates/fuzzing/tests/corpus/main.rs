@@ -5,6 +5,7 @@
 
 mod lists;
 mod made;
+mod made_files;
 mod parsers;
 
 use std::any::Any;
@@ -102,7 +103,10 @@ fn fuzz(target: Target) {
         assert_eq!(outcome, expected, "{name}/{seed}");
     }
     let seeds: Vec<Vec<u8>> = corpus.into_iter().map(|(_, bytes)| bytes).collect();
-    let max_len = if name == "capture" { 12288 } else { 4096 };
+    let max_len = match name {
+        "capture" | "engine_state" => 12288,
+        _ => 4096,
+    };
     let mutator = Mutator::new(&seeds, max_len);
     let (time, first) = plan();
     let until = Instant::now() + time;

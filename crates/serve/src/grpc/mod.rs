@@ -6,6 +6,9 @@ mod frame;
 mod message;
 mod queue;
 mod server;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use client::{ClientFiles, subscribe};
 pub use message::{Output, Timestamp, Version};
