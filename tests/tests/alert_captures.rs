@@ -349,3 +349,60 @@ fn an_agent_that_allows_no_captures_records_around_no_alert() {
         "{stderr}"
     );
 }
+
+/// A collector takes ten captures around alerts of an agent in ten minutes. The agent waits with the next one, and with no alert.
+#[test]
+fn alerts_arrive_while_the_collector_cannot_take_a_capture() {
+    let on = [
+        "--capture-on",
+        "rule=<b>Alerting",
+        "--capture-before",
+        "0",
+        "--capture-after",
+        "0",
+    ];
+    let fleet = Fleet::new(&on);
+    let agent = fleet.agent(
+        60,
+        &[
+            "--allow-captures",
+            "-o",
+            "collector_output.capture_on_alert.max_per_hour=100",
+        ],
+    );
+    until("the collector's condition has arrived", || {
+        fleet.told()["condition"]["rules"][0] == "<b>Alerting"
+    });
+    let complete = || {
+        let captures = fleet.captures();
+        let captures = captures.as_array().expect("captures").iter();
+        captures.filter(|it| it["state"] == "complete").count()
+    };
+    let alerts = || {
+        let alerts = fleet.get("/api/v1/alerts?severity=Critical");
+        let alerts = alerts["alerts"].as_array().expect("alerts").len();
+        u32::try_from(alerts).expect("few")
+    };
+    let raise = |number| {
+        fleet.go(number);
+        until("the alert is stored", || alerts() == number);
+    };
+    let mut number = 0;
+    while complete() < 10 {
+        number += 1;
+        raise(number);
+        // An alert that comes sooner may find the agent with the capture before, and then has none.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    // The first one has a capture that the collector does not take, and the other one finds that.
+    raise(number + 1);
+    raise(number + 2);
+    until("the agent keeps the capture, to try again", || {
+        let told = fleet.told();
+        let left_out = &told["left_out"];
+        let counts = ["rate", "refused"].map(|cause| left_out[cause].as_u64());
+        told["begun"] == 11 && left_out["busy"].as_u64() >= Some(1) && counts == [Some(0); 2]
+    });
+    assert_eq!(complete(), 10);
+    drop(agent);
+}

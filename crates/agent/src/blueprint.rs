@@ -140,7 +140,7 @@ pub(super) fn blueprint(
         responses: made.responses,
         recorder: read.recorder,
         recordings: read.recordings,
-        asked: read.asked,
+        for_collector: read.for_collector,
         outputs: Some(prepared_outputs(&config, &detection, &servers)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
@@ -173,7 +173,7 @@ struct Read {
     verify: VerifyOptions,
     recorder: Option<Arc<dyn Recorder>>,
     recordings: Vec<UnstartedRecording>,
-    asked: Option<Arc<CollectorCapture>>,
+    for_collector: Option<Arc<CollectorCapture>>,
     plugins: Plugins,
     made: Loaded,
     taker: PolicyTaker,
@@ -190,8 +190,8 @@ fn read(
 ) -> Result<Read, Failure> {
     let is_resumed = matches!(origin, Origin::Handover(_));
     let sink = DeferredSink::default();
-    let asked = CollectorCapture::of(config);
-    let (recorder, recordings) = recordings(detection, config, is_resumed, asked.clone())?;
+    let for_collector = CollectorCapture::of(config);
+    let (recorder, recordings) = recordings(detection, config, is_resumed, for_collector.clone())?;
     let verify = verify_options(config, engine);
     let options = engine_options(config, recorder.clone());
     let is_watch = matches!(origin, Origin::Files) && told.is_none();
@@ -215,7 +215,7 @@ fn read(
         verify,
         recorder,
         recordings,
-        asked,
+        for_collector,
         plugins,
         made,
         taker,
@@ -242,11 +242,11 @@ fn recordings(
     detection: &Detection,
     config: &Config,
     is_resumed: bool,
-    asked: Option<Arc<CollectorCapture>>,
+    for_collector: Option<Arc<CollectorCapture>>,
 ) -> Result<OpenedRecordings, Failure> {
     let options = record_options(detection);
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
-    Ok((recordings.also(asked).recorder(), unstarted))
+    Ok((recordings.also(for_collector).recorder(), unstarted))
 }
 
 /// Returns the configuration; reads it if needed. Opens the journal accordingly.

@@ -183,7 +183,7 @@ pub(super) struct AgentConfig {
     /// The same, with what a bundle says.
     pub(super) config_with: ConfigWith,
     /// Records for a collector; `None` if that is not allowed.
-    pub(super) asked: Option<Arc<CollectorCapture>>,
+    pub(super) for_collector: Option<Arc<CollectorCapture>>,
     /// How the command takes policies of bundles.
     pub(super) taker: PolicyTaker,
     /// What is reported about the bundle.
@@ -287,7 +287,7 @@ impl AgentConfig {
         let plugins = plugins.start(engines, self.recorder.is_some(), &dispatcher)?;
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures::new(engine, &counters, &matched, &dispatcher);
-        allow_captures(self.asked.take(), &dispatcher);
+        allow_captures(self.for_collector.take(), &dispatcher);
         let record = reported.start(&dispatcher, &counters, &figures.in_force);
         let check = subscribers::check(engine, watcher.scope(), dispatcher.clone())?;
         let source = figures.source(&self.settings, &self.sink);
@@ -544,9 +544,9 @@ fn policy_reader(path: Option<&Path>, taker: &PolicyTaker) -> impl Fn() -> Optio
 }
 
 /// Lets a collector have captures, if that is allowed.
-fn allow_captures(asked: Option<Arc<CollectorCapture>>, dispatcher: &Dispatcher) {
-    if let Some(asked) = asked {
-        dispatcher.take_captures(asked);
+fn allow_captures(for_collector: Option<Arc<CollectorCapture>>, dispatcher: &Dispatcher) {
+    if let Some(capture) = for_collector {
+        dispatcher.take_captures(capture);
     }
 }
 

@@ -44,9 +44,14 @@ const FORM: u64 = 1;
 const CONTEXT: &[u8] = b"tollgate bundle 1\0";
 
 /// Groups of settings that a bundle may change. No setting of theirs names a program, a file to write or a server: the
-/// key decides what is detected, not where it goes.
-const SETTINGS: [&str; 7] = [
+/// key decides what is detected, not where it goes. Whether an agent has captures at all, how much memory they take and how often there
+/// is one, the agent decides.
+const SETTINGS: [&str; 11] = [
     "append_output",
+    "collector_output.capture_on_alert.after",
+    "collector_output.capture_on_alert.before",
+    "collector_output.capture_on_alert.priority",
+    "collector_output.capture_on_alert.rules",
     "outputs.max_burst",
     "outputs.rate",
     "priority",

@@ -145,6 +145,10 @@ fn settings_that_name_a_program_a_file_or_a_server_are_refused() {
         "collector_output.url=https://x",
         "outputs.rate",
         "rulesx=1",
+        "collector_output.allow_captures=true",
+        "collector_output.capture_on_alert.limit=12",
+        "collector_output.capture_on_alert.max_per_hour=1000",
+        "collector_output.capture_on_alert={priority: DEBUG}",
         "rules_files=/etc/passwd",
     ] {
         let settings = vec![setting.to_owned()];

@@ -39,12 +39,13 @@ pub use certificates::{CertificateError, own_certificate};
 pub use oidc::{OidcError, OidcSettings};
 pub use outputs::CaptureOnAlert;
 pub use page::{
-    AccountError, AlertToExplain, BrowseCapture, CaptureQuery, CaptureView, CapturedEvent,
-    CapturedProcess, ClauseValue, Exception, ExplainAlert, FilterProblem, MatchedClause,
-    MatchedRule, ProposeException, add_user, first_link, set_password,
+    AccountError, AlertToExplain, BrowseCapture, ClauseValue, Exception, ExplainAlert,
+    MatchedClause, MatchedRule, ProposeException, add_user, first_link, set_password,
 };
 pub use queue::{QueueError, QueueSettings};
 #[doc(hidden)]
-pub use routes::{Paths, paths};
+pub use routes::Paths;
 pub use secret::{NewSecret, hash};
+#[doc(hidden)]
+pub use server::paths;
 pub use server::{Collector, CollectorError, Settings};

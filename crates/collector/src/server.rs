@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
 use hyper::body::Incoming;
 use outputs::CaptureOnAlert;
 use serve::{
@@ -22,7 +24,8 @@ use crate::metrics::Metrics;
 use crate::oidc::{OidcError, OidcSettings};
 use crate::page::{BrowseCapture, Door, ExplainAlert, OidcDoor, ProposeException, Tails};
 use crate::queue::{self, Queue, QueueError, QueueSettings};
-use crate::{body, bundles, ingest, routes};
+use crate::routes::{Paths, Routes};
+use crate::{answer, api, body, bundles, captures, ingest, page};
 
 /// Connections in all, and of one address: many agents may be behind one.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -318,7 +321,7 @@ impl Collector {
             explanations: Arc::new(Semaphore::new(EXPLANATIONS)),
             browsers: Arc::new(Semaphore::new(BROWSERS)),
         });
-        let router = routes::router(Arc::clone(&shared));
+        let router = router(Arc::clone(&shared));
         let answer = move |request: Request<Incoming>| {
             let mut router = router.clone();
             async move {
@@ -386,6 +389,61 @@ fn browser_turns(bytes: u64) -> u32 {
     // A larger one than the store takes has all.
     let turns = turns.unwrap_or(BROWSERS).clamp(1, BROWSERS);
     u32::try_from(turns).unwrap_or(1)
+}
+
+/// Returns the paths of all routes.
+#[doc(hidden)]
+pub fn paths() -> Paths {
+    Paths {
+        programs: programs().into_paths(),
+        people: people().into_paths(),
+    }
+}
+
+/// Returns what answers all requests.
+fn router(shared: Arc<Shared>) -> Router {
+    programs()
+        .into_router()
+        .merge(people().into_router())
+        .fallback(|| async { Refusal::not_found("page").into_response() })
+        .with_state(shared)
+        .layer(axum::middleware::map_response(answer::protected))
+}
+
+fn people() -> Routes<Arc<Shared>> {
+    page::routes().route("/", get(page::overview))
+}
+
+fn programs() -> Routes<Arc<Shared>> {
+    Routes::new()
+        .route("/", post(ingest::falco))
+        .route("/api/v1/", post(ingest::falco))
+        .route("/api/v1/agents", post(ingest::enrol).get(api::agents))
+        .route("/api/v1/inventory", put(ingest::inventory))
+        .route("/api/v1/batches", post(ingest::batch))
+        .route("/api/v1/groups", get(api::groups))
+        .route("/api/v1/groups/{id}/acknowledgement", put(api::acknowledge))
+        .route("/api/v1/alerts", get(api::alerts))
+        .route("/api/v1/alerts/{id}", get(api::alert))
+        .route("/api/v1/overview", get(api::overview))
+        .route("/api/v1/bundle", get(bundles::bundle))
+        .route("/api/v1/rollouts", get(bundles::rollouts))
+        .route(
+            "/api/v1/captures",
+            get(captures::list).post(captures::request),
+        )
+        .route("/api/v1/captures/alert", post(captures::announce))
+        .route(
+            "/api/v1/captures/{id}/chunks/{number}",
+            put(captures::chunk),
+        )
+        .route("/api/v1/captures/{id}/done", put(captures::done))
+        .route("/api/v1/captures/{id}/file", get(captures::file))
+        .route("/api/v1/openapi.json", get(api::openapi))
+        .route("/v1/logs", post(ingest::logs))
+        .route("/healthz", get(api::health))
+        .route("/readyz", get(api::ready))
+        .route("/metrics", get(api::metrics))
 }
 
 /// Deletes at intervals what exceeds the retention.

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use collector::{CaptureView, MatchedClause, MatchedRule};
+use collector::{MatchedClause, MatchedRule};
+use scap::browse::Browsed;
 use store::Scope;
 
 use self::started::{PART, Started};
@@ -70,9 +71,9 @@ fn fixture() -> (Started, Looks) {
                 .recv()
                 .expect("the test waits");
             bytes.fetch_sub(read, Ordering::SeqCst);
-            Ok(CaptureView {
+            Ok(Browsed {
                 scanned: u64::try_from(read).expect("small"),
-                ..CaptureView::default()
+                ..Browsed::default()
             })
         }));
     });

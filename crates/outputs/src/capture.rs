@@ -1,6 +1,7 @@
 //! Captures for a collector: those that it asks for, and those around alerts.
 
 use std::fmt;
+use std::time::Instant;
 
 use rules::Priority;
 use serde_json::{Value, json};
@@ -13,8 +14,33 @@ pub const MAX_AFTER: u64 = 300;
 /// Largest memory of past events in MiB.
 pub const MAX_LIMIT_MIB: u64 = 12;
 
-/// Rules that a collector names at most.
-const MAX_RULES: usize = 200;
+/// Rules that are named at most: agents repeat them in each sign of life, which is bounded.
+pub const MAX_CAPTURE_RULES: usize = 200;
+
+/// Bytes of their names together.
+pub const MAX_CAPTURE_RULE_BYTES: usize = 16 << 10;
+
+/// Too much is named to record around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureOnAlertError {
+    /// Too many rules.
+    #[error(
+        "{found} rules are named to record around, and {MAX_CAPTURE_RULES} is the most; name a priority that includes them"
+    )]
+    Rules {
+        /// Their number.
+        found: usize,
+    },
+    /// Names that are too long.
+    #[error(
+        "the names of the rules to record around have {found} bytes, and {MAX_CAPTURE_RULE_BYTES} is the most; \
+         name a priority that includes them"
+    )]
+    Bytes {
+        /// Bytes of all names.
+        found: usize,
+    },
+}
 
 /// Alerts around which an agent records without being asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,18 +105,37 @@ impl CaptureOnAlert {
 
     /// Reads what a collector wants. How much memory it takes, and how often, the agent decides: that is of `own`. `None` if
     /// it names no alerts.
-    pub fn of_json(value: &Value, own: &Self) -> Option<Self> {
+    ///
+    /// # Errors
+    ///
+    /// It names more than [`CaptureOnAlert::check`] allows.
+    pub fn of_json(value: &Value, own: &Self) -> Result<Option<Self>, CaptureOnAlertError> {
         let seconds = |name: &str, default: u64| value[name].as_u64().unwrap_or(default);
         let rules = value["rules"].as_array();
         let rules = rules.into_iter().flatten().filter_map(Value::as_str);
         let wanted = Self {
             priority: value["priority"].as_str().and_then(Priority::parse),
-            rules: rules.take(MAX_RULES).map(str::to_owned).collect(),
+            rules: rules.map(str::to_owned).collect(),
             before: seconds("before", own.before).min(MAX_BEFORE),
             after: seconds("after", own.after).min(MAX_AFTER),
             ..own.clone()
         };
-        wanted.is_on().then_some(wanted)
+        wanted.check()?;
+        Ok(wanted.is_on().then_some(wanted))
+    }
+
+    /// Checks that an agent can repeat what is named.
+    ///
+    /// # Errors
+    ///
+    /// Too many rules are named, or their names are too long.
+    pub fn check(&self) -> Result<(), CaptureOnAlertError> {
+        let bytes = self.rules.iter().map(String::len).sum();
+        match self.rules.len() {
+            found if found > MAX_CAPTURE_RULES => Err(CaptureOnAlertError::Rules { found }),
+            _ if bytes > MAX_CAPTURE_RULE_BYTES => Err(CaptureOnAlertError::Bytes { found: bytes }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -136,7 +181,12 @@ pub enum CaptureProgress {
     /// There is none.
     Idle,
     /// Events are recorded.
-    Recording(CaptureCause),
+    Recording {
+        /// Why there is one.
+        cause: CaptureCause,
+        /// When it is over.
+        until: Instant,
+    },
     /// It waits to be sent.
     Done {
         /// Why there is one.
@@ -159,14 +209,23 @@ pub struct AlertCaptureCounts {
     pub busy: u64,
     /// Alerts without a capture: as many as an hour may have were begun.
     pub rate: u64,
-    /// Captures that the collector did not take.
+    /// Captures that the collector did not take, at once or for too long.
     pub refused: u64,
 }
+
+/// Called when a capture has begun by itself. Does not wait.
+pub type CaptureWake = Box<dyn Fn() + Send + Sync>;
 
 /// Records events for a collector, one capture at a time. Channels call it, so nothing waits.
 pub trait CaptureSource: Send + Sync {
     /// Begins a capture of this many seconds that the collector asks for, unless there is one.
     fn begin(&self, id: u64, seconds: u64);
+
+    /// Sets what is called when a capture around an alert has begun. Only the first call has an effect.
+    fn wake_by(&self, wake: CaptureWake);
+
+    /// Records around alerts as the agent's own settings say, from now on, if they name some: they have changed.
+    fn set_own(&self, own: &CaptureOnAlert);
 
     /// Records around alerts as the collector wants, from now on; `None`: around none. What the agent's own settings say goes before.
     fn follow(&self, wanted: Option<CaptureOnAlert>);
@@ -186,7 +245,7 @@ pub trait CaptureSource: Send + Sync {
     /// Throws the capture away.
     fn forget(&self);
 
-    /// Throws the capture away because the collector does not take it, and counts that.
+    /// Throws the capture away because the collector does not take it, or could not for too long, and counts that.
     fn refuse(&self);
 }
 
@@ -225,14 +284,43 @@ mod tests {
             condition.to_string(),
             "priority Warning or more severe, or rule A rule"
         );
-        let read = CaptureOnAlert::of_json(&condition.as_json(), &own);
-        assert_eq!(read.as_ref(), Some(&condition));
+        let of = |value: &Value| CaptureOnAlert::of_json(value, &own);
+        assert_eq!(of(&condition.as_json()), Ok(Some(condition.clone())));
         let endless = json!({"priority": "Warning", "before": u64::MAX, "after": u64::MAX});
-        let read = CaptureOnAlert::of_json(&endless, &own).expect("it names alerts");
+        let read = of(&endless).expect("few").expect("it names alerts");
         assert_eq!((read.before, read.after), (MAX_BEFORE, MAX_AFTER));
         assert_eq!(read.limit_mib, 2, "the agent decides");
         for none in [json!({}), json!({"priority": "loud", "rules": 7}), json!(7)] {
-            assert_eq!(CaptureOnAlert::of_json(&none, &own), None);
+            assert_eq!(of(&none), Ok(None));
         }
+    }
+
+    #[test]
+    fn what_is_named_is_carried_whole_or_refused() {
+        let own = CaptureOnAlert::default();
+        let of = |rules: Vec<String>| {
+            let named = CaptureOnAlert {
+                rules,
+                ..CaptureOnAlert::default()
+            };
+            let read = CaptureOnAlert::of_json(&named.as_json(), &own);
+            assert_eq!(read.is_ok(), named.check().is_ok());
+            read.map(|read| read.map(|read| read == named))
+        };
+        let some = |number| vec!["R".to_owned(); number];
+        assert_eq!(of(some(MAX_CAPTURE_RULES)), Ok(Some(true)));
+        let error = of(some(MAX_CAPTURE_RULES + 1)).expect_err("too many");
+        assert_eq!(
+            error.to_string(),
+            "201 rules are named to record around, and 200 is the most; name a priority that includes them"
+        );
+        let long = |bytes| vec!["R".repeat(bytes - 1), "R".to_owned()];
+        assert_eq!(of(long(MAX_CAPTURE_RULE_BYTES)), Ok(Some(true)));
+        let error = of(long(MAX_CAPTURE_RULE_BYTES + 1)).expect_err("too long");
+        let text = error.to_string();
+        assert!(
+            text.contains("16385 bytes, and 16384 is the most"),
+            "{text}"
+        );
     }
 }

@@ -235,6 +235,11 @@ pub trait Channel: Send {
         let _ = reports;
     }
 
+    /// Called after [`CaptureSource`](crate::CaptureSource) has begun a capture by itself: [`Channel::due`] may be another one.
+    fn woken(&mut self) {
+        // Most receivers take alerts alone.
+    }
+
     /// Returns a message for the user if another process has changed the channel's file since the
     /// last call.
     fn notice(&mut self) -> Option<String> {

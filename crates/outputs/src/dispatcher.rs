@@ -246,8 +246,12 @@ impl Dispatcher {
         self.inner.reports.take_bundles(sink);
     }
 
-    /// Sets who records captures that a collector asks for. Only the first call has an effect.
+    /// Sets who records captures for a collector: those that it asks for, and those around alerts. Only the first call has an effect.
     pub fn take_captures(&self, source: Arc<dyn CaptureSource>) {
+        let inner = Arc::downgrade(&self.inner);
+        source.wake_by(Box::new(move || {
+            inner.upgrade().iter().for_each(|it| it.hub().wake());
+        }));
         self.inner.reports.take_captures(source);
     }
 

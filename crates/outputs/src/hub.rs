@@ -88,6 +88,13 @@ impl DispatcherShared {
         }
     }
 
+    /// Tells the channels that a capture has begun.
+    pub(crate) fn wake(&self) {
+        for lane in &self.lanes {
+            lane.queue.wake();
+        }
+    }
+
     /// Writes an internal alert that Falco does not have to the log, if such alerts belong there. Returns false for
     /// an alert that goes to the channels: also one that warns, such as of lost events, and that no log has taken.
     fn is_logged(&self, alert: &Alert) -> bool {

@@ -56,8 +56,9 @@ mod time;
 mod worker;
 
 pub use capture::{
-    AlertCaptureCounts, CaptureCause, CaptureOnAlert, CaptureProgress, CaptureSource,
-    CapturedAlert, MAX_AFTER, MAX_BEFORE, MAX_LIMIT_MIB,
+    AlertCaptureCounts, CaptureCause, CaptureOnAlert, CaptureOnAlertError, CaptureProgress,
+    CaptureSource, CaptureWake, CapturedAlert, MAX_AFTER, MAX_BEFORE, MAX_CAPTURE_RULE_BYTES,
+    MAX_CAPTURE_RULES, MAX_LIMIT_MIB,
 };
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use collector::CollectorOutput;

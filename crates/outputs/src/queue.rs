@@ -65,6 +65,8 @@ pub(crate) enum Task {
     Announce,
     /// Reopen the channel.
     Reopen,
+    /// Tell the channel that a capture has begun.
+    Wake,
     /// Deliver what the channel holds back.
     Release {
         /// Also what is not due.
@@ -118,6 +120,7 @@ struct State {
     announcement_failed: bool,
     flush: bool,
     reopen: bool,
+    wake: bool,
     stop: bool,
     dead: bool,
     /// The channel's thread has ended.
@@ -171,6 +174,9 @@ impl Queue {
             if state.reopen {
                 state.reopen = false;
                 return Task::Reopen;
+            }
+            if std::mem::take(&mut state.wake) {
+                return Task::Wake;
             }
             if !state.waiting.is_empty() {
                 return Task::Deliver(state.start_delivery(limit));
@@ -261,6 +267,12 @@ impl Queue {
 
     pub(crate) fn reopen(&self) {
         self.state().reopen = true;
+        self.work.notify_one();
+    }
+
+    /// Tells the channel that a capture has begun. Never blocks.
+    pub(crate) fn wake(&self) {
+        self.state().wake = true;
         self.work.notify_one();
     }
 

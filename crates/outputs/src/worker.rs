@@ -50,6 +50,7 @@ impl Worker {
                         self.report(&mut reported, "cannot reopen alert channel", &error);
                     }
                 }
+                Task::Wake => self.channel.woken(),
                 Task::Release { everything } => {
                     let result = self.channel.release(everything);
                     self.settle(result, &mut reported);

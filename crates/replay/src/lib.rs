@@ -22,7 +22,7 @@ use event::Evaluator;
 use rules::Engine;
 use scap::read::Reader;
 
-pub use self::browse::{BrowseQuery, Browsed, BrowsedEvent, BrowsedProcess, FilterError, browse};
+pub use self::browse::browse;
 pub use self::options::ReplayOptions;
 use self::progress::Progress;
 use self::source::Count;

@@ -11,6 +11,7 @@
 //! size of the state is limited.
 
 mod block;
+pub mod browse;
 mod bytes;
 mod error;
 mod flags;

@@ -161,11 +161,11 @@ pub struct Capture {
     pub id: CaptureId,
     /// The agent.
     pub agent: AgentId,
-    /// For how long it records.
+    /// For how long it records, around an alert in whole seconds.
     pub seconds: u32,
-    /// When it was asked for.
+    /// When someone asked for it, or its agent announced it.
     pub requested_ns: i64,
-    /// Who asked.
+    /// Who asked for it; `agent N` for one around an alert.
     pub actor: String,
     /// How far it is.
     pub state: CaptureState,

@@ -142,6 +142,51 @@ fn policies_come_after_a_last_bundle_that_can_be_read() {
     assert_eq!(loose.before(&some).map(|it| it.is_some()), Ok(false));
 }
 
+/// Settings of captures around alerts.
+const ON_ALERT: &str = "collector_output.capture_on_alert";
+
+/// A bundle with one file of rules.
+fn with(rules: &str, settings: &[&str]) -> Content {
+    Content {
+        version: 7,
+        rules: vec![File {
+            name: "a.yaml".to_owned(),
+            text: rules.to_owned(),
+        }],
+        policies: Vec::new(),
+        settings: settings.iter().map(|it| (*it).to_owned()).collect(),
+    }
+}
+
+fn rule(condition: &str) -> String {
+    format!("- rule: r\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n")
+}
+
+/// Checks that an agent starts without a bundle that it kept, and says why.
+fn is_refused(
+    key: &PrivateKey,
+    (detection, folder): &(Detection, BundleFolder),
+    content: &Content,
+    expected: &str,
+) {
+    let text = content.pack().expect("it is good").sign(key).to_text();
+    folder.keep(Some(&text)).expect("writable");
+    let (config, warnings) = settings(detection);
+    assert!(config.bundled_rules.is_empty(), "{expected}");
+    let is_said = |warning: &String| {
+        warning.contains("the last bundle is not used") && warning.contains(expected)
+    };
+    assert!(warnings.iter().any(is_said), "{warnings:?}");
+    let record = record(&config, detection)
+        .report()
+        .expect("a key is pinned");
+    assert_eq!(record.in_force, None);
+    let (digest, reason) = record.refused.expect("it is refused");
+    let signed = Signed::parse(&text).expect("a bundle");
+    assert_eq!(digest, signed.digest());
+    assert!(reason.contains(expected), "{reason}");
+}
+
 #[test]
 fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force() {
     let Fixture {
@@ -150,51 +195,84 @@ fn a_bundle_that_this_build_cannot_load_is_refused_and_own_rules_come_into_force
         output,
         ..
     } = &fixture();
-    let (detection, folder) = started(output, folder);
-    let with = |rules: &str, setting: &[&str]| Content {
-        version: 7,
-        rules: vec![File {
-            name: "a.yaml".to_owned(),
-            text: rules.to_owned(),
-        }],
-        policies: Vec::new(),
-        settings: setting.iter().map(|it| (*it).to_owned()).collect(),
-    };
-    let rule = |condition: &str| {
-        format!("- rule: r\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n")
-    };
+    let agent = started(output, folder);
     for (content, expected) in [
         (with(&rule("no.such.field = 1"), &[]), "no.such.field"),
         (with("- no list", &[]), "cannot use the rules"),
         (with(&rule("evt.type = open"), &["priority=loud"]), "loud"),
     ] {
-        let text = content.pack().expect("it is good").sign(key).to_text();
-        folder.keep(Some(&text)).expect("writable");
-        let (config, warnings) = settings(&detection);
-        assert!(config.bundled_rules.is_empty(), "{expected}");
-        let is_said = |warning: &String| {
-            warning.contains("the last bundle is not used") && warning.contains(expected)
-        };
-        assert!(warnings.iter().any(is_said), "{warnings:?}");
-        let record = record(&config, &detection)
-            .report()
-            .expect("a key is pinned");
-        assert_eq!(record.in_force, None);
-        let (digest, reason) = record.refused.expect("it is refused");
-        let signed = Signed::parse(&text).expect("a bundle");
-        assert_eq!(digest, signed.digest());
-        assert!(reason.contains(expected), "{reason}");
+        is_refused(key, &agent, &content, expected);
     }
+    let (detection, folder) = &agent;
     let good = with(&rule("evt.type = open"), &[]);
     let text = good.pack().expect("it is good").sign(key).to_text();
     folder.keep(Some(&text)).expect("writable");
-    let (config, warnings) = settings(&detection);
+    let (config, warnings) = settings(detection);
     assert_eq!((config.bundled_rules.len(), warnings.len()), (1, 0));
-    let record = record(&config, &detection)
+    let record = record(&config, detection)
         .report()
         .expect("a key is pinned");
     assert_eq!(record.in_force.expect("it is in force").0, 7);
     assert_eq!(record.refused, None);
+}
+
+#[test]
+fn alerts_to_record_around_in_a_bundle_are_checked_as_those_of_the_agent() {
+    let Fixture {
+        key,
+        folder,
+        output,
+        ..
+    } = &fixture();
+    let agent = started(output, folder);
+    let many = vec!["rules[]=R"; 201];
+    for (named, expected) in [
+        (
+            &["priority=loud"][..],
+            "unknown priority `loud`; name one as in rules, such as WARNING",
+        ),
+        (&["before=61"], "expected a number from 0 to 60, found 61"),
+        (
+            &many,
+            "201 rules are named to record around, and 200 is the most",
+        ),
+        // As an agent that names them itself without this.
+        (&["priority=WARNING"], "collector_output.allow_captures"),
+    ] {
+        let named = named.iter().map(|setting| format!("{ON_ALERT}.{setting}"));
+        let named: Vec<_> = named.collect();
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        let content = with(&rule("evt.type = open"), &named);
+        is_refused(key, &agent, &content, expected);
+    }
+}
+
+#[test]
+fn a_bundle_names_alerts_to_record_around_for_agents_that_allow_captures() {
+    let Fixture {
+        key,
+        folder,
+        output,
+        ..
+    } = &fixture();
+    let (mut detection, folder) = started(output, folder);
+    let allows = "collector_output.allow_captures=true".to_owned();
+    let own = format!("{ON_ALERT}.max_per_hour=2");
+    detection.options.extend([allows, own]);
+    let named = ["priority=WARNING", "rules[]=R", "before=7", "after=8"];
+    let content = Content {
+        settings: named.map(|setting| format!("{ON_ALERT}.{setting}")).into(),
+        ..with("- list: l\n  items: [a]\n", &[])
+    };
+    let text = content.pack().expect("it is good").sign(key).to_text();
+    folder.keep(Some(&text)).expect("writable");
+    let (config, warnings) = settings(&detection);
+    assert_eq!(warnings, Vec::<String>::new());
+    let on_alert = &config.outputs.collector.capture_on_alert;
+    assert_eq!(on_alert.priority, Some(rules::Priority::Warning));
+    assert_eq!(on_alert.rules, ["R"]);
+    assert_eq!((on_alert.before, on_alert.after), (7, 8));
+    assert_eq!(on_alert.max_per_hour, 2, "the agent decides");
 }
 
 #[test]

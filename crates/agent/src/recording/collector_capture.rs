@@ -5,16 +5,17 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
 use event::Event;
 use outputs::{
-    AlertCaptureCounts, CaptureCause, CaptureOnAlert, CaptureProgress, CaptureSource,
+    AlertCaptureCounts, CaptureCause, CaptureOnAlert, CaptureProgress, CaptureSource, CaptureWake,
     CapturedAlert, MAX_AFTER, MAX_BEFORE, MAX_LIMIT_MIB,
 };
 use rules::{Recorder, RuleMatch};
+use scap::write::Header;
 
 use super::header;
 use super::ring::Ring;
@@ -33,6 +34,8 @@ pub(crate) struct CollectorCapture {
     /// Events are encoded. Checked at every event.
     is_active: AtomicBool,
     state: Mutex<State>,
+    /// Called when a capture around an alert has begun.
+    wake: OnceLock<CaptureWake>,
 }
 
 struct State {
@@ -40,6 +43,8 @@ struct State {
     capture: Option<Capture>,
     /// What the agent's settings say of captures around alerts.
     own: CaptureOnAlert,
+    /// What the collector says of them.
+    wanted: Option<CaptureOnAlert>,
     /// The alerts to record around.
     on_alert: Option<CaptureOnAlert>,
     /// When captures around alerts were begun, the latest last.
@@ -73,18 +78,44 @@ impl CollectorCapture {
                 ring: Ring::new(header::header()),
                 capture: None,
                 own: own.clone(),
+                wanted: None,
                 on_alert: None,
                 begun: VecDeque::new(),
                 counts: AlertCaptureCounts::default(),
             }),
+            wake: OnceLock::new(),
         };
-        capture.with(|state| state.follow(Some(own).filter(CaptureOnAlert::is_on)));
+        capture.set_own(&own);
         capture
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change leaves whole blocks behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a capture that the collector asks for, unless there is one. `header` reads files: events wait for none of them.
+    fn begin_with(&self, id: u64, seconds: u64, header: impl FnOnce() -> Header) {
+        if self.state().capture.is_some() {
+            return;
+        }
+        let header = header();
+        self.with(|state| {
+            // An alert may have begun one meanwhile.
+            if state.capture.is_some() {
+                return;
+            }
+            let now = Instant::now();
+            state.capture = Some(Capture {
+                cause: CaptureCause::Asked(id),
+                began: now,
+                until: now + Duration::from_secs(seconds.min(MAX_SECONDS)),
+                bytes: state.ring.begin(header),
+                events: 0,
+                lost: 0,
+                is_over: false,
+            });
+        });
     }
 
     /// Changes the state, and notes whether it needs events afterwards.
@@ -103,8 +134,12 @@ impl Recorder for CollectorCapture {
     }
 
     fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]) {
-        if self.is_recording() {
-            self.with(|state| state.record(event, matched, Instant::now()));
+        if !self.is_recording() {
+            return;
+        }
+        let has_begun = self.with(|state| state.record(event, matched, Instant::now()));
+        if let Some(wake) = self.wake.get().filter(|_| has_begun) {
+            wake();
         }
     }
 }
@@ -112,6 +147,12 @@ impl Recorder for CollectorCapture {
 impl State {
     fn needs_events(&self) -> bool {
         self.on_alert.is_some() || self.capture.as_ref().is_some_and(|it| !it.is_over)
+    }
+
+    /// Records around the alerts that the settings name, or else around those that the collector names.
+    fn decide(&mut self) {
+        let own = Some(self.own.clone()).filter(CaptureOnAlert::is_on);
+        self.follow(own.or_else(|| self.wanted.clone()));
     }
 
     /// Records around these alerts from now on. What was kept goes if the time or the memory is another one.
@@ -129,30 +170,29 @@ impl State {
         self.on_alert = on_alert;
     }
 
-    fn record(&mut self, event: &Event<'_>, matched: &[RuleMatch<'_>], now: Instant) {
+    /// Records an event. Returns true if a capture has begun with it.
+    fn record(&mut self, event: &Event<'_>, matched: &[RuleMatch<'_>], now: Instant) -> bool {
         if let Some(capture) = &mut self.capture {
             capture.end_at(now);
         }
         if !self.needs_events() {
-            return;
+            return false;
         }
         let blocks = self.ring.add(event, now);
         if let Some(capture) = &mut self.capture {
             capture.add(blocks);
         }
-        if let Some(on_alert) = &self.on_alert
-            && let Some(fitting) = longest(on_alert, matched)
-        {
-            self.alert(event.time_ns, fitting, now);
-        }
+        let on_alert = self.on_alert.as_ref();
+        let fitting = on_alert.and_then(|on_alert| longest(on_alert, matched));
+        fitting.is_some_and(|fitting| self.alert(event.time_ns, fitting, now))
     }
 
-    /// Begins a capture around an alert, whose event is the last one, or counts why there is none.
-    fn alert(&mut self, time_ns: u64, (rule, after): (&str, Duration), now: Instant) {
+    /// Begins a capture around an alert, whose event is the last one, or counts why there is none. Returns true if it has begun one.
+    fn alert(&mut self, time_ns: u64, (rule, after): (&str, Duration), now: Instant) -> bool {
         if let Some(capture) = &self.capture {
             // An alert in a capture around another one has that.
             self.counts.busy += u64::from(!capture.has_alert());
-            return;
+            return false;
         }
         let max = self.on_alert.as_ref().map_or(0, |it| it.max_per_hour);
         while let Some(first) = self.begun.front() {
@@ -163,7 +203,7 @@ impl State {
         }
         if u64::try_from(self.begun.len()).unwrap_or(u64::MAX) >= max {
             self.counts.rate += 1;
-            return;
+            return false;
         }
         self.begun.push_back(now);
         self.counts.begun += 1;
@@ -186,6 +226,7 @@ impl State {
             lost: 0,
             is_over: after.is_zero(),
         });
+        true
     }
 }
 
@@ -248,27 +289,25 @@ impl Capture {
 
 impl CaptureSource for CollectorCapture {
     fn begin(&self, id: u64, seconds: u64) {
-        self.with(|state| {
-            if state.capture.is_some() {
-                return;
-            }
-            let now = Instant::now();
-            state.capture = Some(Capture {
-                cause: CaptureCause::Asked(id),
-                began: now,
-                until: now + Duration::from_secs(seconds.min(MAX_SECONDS)),
-                bytes: state.ring.begin(header::header()),
-                events: 0,
-                lost: 0,
-                is_over: false,
-            });
-        });
+        self.begin_with(id, seconds, header::header);
+    }
+
+    fn wake_by(&self, wake: CaptureWake) {
+        // The first one stays: an agent has one set of outputs.
+        let _ = self.wake.set(wake);
     }
 
     fn follow(&self, wanted: Option<CaptureOnAlert>) {
         self.with(|state| {
-            let own = Some(state.own.clone()).filter(CaptureOnAlert::is_on);
-            state.follow(own.or(wanted));
+            state.wanted = wanted;
+            state.decide();
+        });
+    }
+
+    fn set_own(&self, own: &CaptureOnAlert) {
+        self.with(|state| {
+            state.own = own.clone();
+            state.decide();
         });
     }
 
@@ -293,7 +332,10 @@ impl CaptureSource for CollectorCapture {
             capture.end_at(Instant::now());
             let cause = capture.cause.clone();
             match capture.is_over {
-                false => CaptureProgress::Recording(cause),
+                false => CaptureProgress::Recording {
+                    cause,
+                    until: capture.until,
+                },
                 true => CaptureProgress::Done {
                     cause,
                     bytes: capture.bytes.len(),

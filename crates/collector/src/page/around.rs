@@ -63,7 +63,8 @@ fn why_none(alert: &AlertDetail, agent: Option<&Agent>) -> Markup {
     }
     let told = &inventory["captures_on_alert"];
     let condition = CaptureOnAlert::of_json(&told["condition"], &CaptureOnAlert::default());
-    let Some(condition) = condition else {
+    // One that tells more than an agent does tells nothing.
+    let Some(condition) = condition.ok().flatten() else {
         return html! { p.soft { "None: the agent records around no alerts. "
         code { "tollgate serve --capture-on" } " names some for all agents that allow captures." } };
     };

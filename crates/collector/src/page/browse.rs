@@ -2,10 +2,12 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
+use scap::browse::{BrowseQuery, Browsed, BrowsedProcess, FilterError};
 use serde::Deserialize;
 use store::{Capture, CaptureId, CaptureState, CaptureUse};
 
@@ -24,6 +26,12 @@ const EVENTS: usize = 100;
 /// Processes on a page.
 const PROCESSES: usize = 300;
 
+/// Events that are looked at for one page: more than an agent's capture of 16 MiB has.
+const MAX_EVENTS: u64 = 500_000;
+
+/// Time for one page.
+const MAX_TIME: Duration = Duration::from_secs(10);
+
 /// Generations that are drawn apart.
 const DEPTH: usize = 24;
 
@@ -33,81 +41,9 @@ const MAX_FILTER: usize = 4096;
 /// Characters of the arguments of a call, and of a command, on the page; the file has all.
 const TEXT: usize = 300;
 
-/// A question about a capture.
-#[derive(Clone, Copy, Debug)]
-pub struct CaptureQuery<'a> {
-    /// Condition of the events, in the language of rules; empty for all.
-    pub filter: &'a str,
-    /// Events from behind the one of this number on.
-    pub after: u64,
-    /// Number of events at most.
-    pub events: usize,
-    /// Number of processes at most.
-    pub processes: usize,
-}
-
-/// An event of a capture. Every text is hostile.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedEvent {
-    /// Its number in the capture.
-    pub number: u64,
-    /// Its time of day.
-    pub time: String,
-    /// Name of the process.
-    pub process: String,
-    /// Number of the thread.
-    pub thread: String,
-    /// The system call.
-    pub call: String,
-    /// Its arguments.
-    pub arguments: String,
-}
-
-/// A process of a capture. Every text is hostile.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedProcess {
-    /// Its number.
-    pub pid: i32,
-    /// Place of its parent in the list, which is before its own.
-    pub parent: Option<usize>,
-    /// Its name.
-    pub name: String,
-    /// Its command line.
-    pub command: String,
-}
-
-/// What is in a capture.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureView {
-    /// The selected events.
-    pub events: Vec<CapturedEvent>,
-    /// There are more of them.
-    pub has_more: bool,
-    /// Events that were looked at.
-    pub scanned: u64,
-    /// Why the rest of the capture was not looked at.
-    pub stopped: Option<String>,
-    /// Processes that have an event, or a descendant with one.
-    pub processes: Vec<CapturedProcess>,
-    /// There are more of them.
-    pub has_more_processes: bool,
-}
-
-/// A condition cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilterProblem {
-    /// What is wrong.
-    pub message: String,
-    /// Number of characters of the condition before the mistake, if it has a place.
-    pub at: Option<usize>,
-    /// What to write instead.
-    pub help: Option<String>,
-}
-
 /// Looks into the capture that the source has. Its time is bounded.
-pub type BrowseCapture = Arc<
-    dyn Fn(&mut dyn Read, CaptureQuery<'_>) -> Result<CaptureView, FilterProblem> + Send + Sync,
->;
+pub type BrowseCapture =
+    Arc<dyn Fn(&mut dyn Read, BrowseQuery<'_>) -> Result<Browsed, FilterError> + Send + Sync>;
 
 /// What someone wants to see.
 #[derive(Debug, Default, Deserialize)]
@@ -153,10 +89,10 @@ async fn browsed(
     capture: &Capture,
     asked: &Asked,
     browse: BrowseCapture,
-) -> Result<Result<CaptureView, FilterProblem>, Refusal> {
+) -> Result<Result<Browsed, FilterError>, Refusal> {
     let filter = asked.filter.trim().to_owned();
     if filter.len() > MAX_FILTER {
-        return Ok(Err(FilterProblem {
+        return Ok(Err(FilterError {
             message: format!("the condition has more than {MAX_FILTER} bytes"),
             at: None,
             help: None,
@@ -171,11 +107,13 @@ async fn browsed(
         .working(move || {
             let _turns = turns;
             let mut bytes = CapturedBytes::new(store, id, opened);
-            let query = CaptureQuery {
+            let query = BrowseQuery {
                 filter: &filter,
                 after,
                 events: EVENTS,
                 processes: PROCESSES,
+                scanned: MAX_EVENTS,
+                time: MAX_TIME,
             };
             browse(&mut bytes, query)
         })
@@ -229,7 +167,7 @@ fn summary(capture: &Capture) -> Markup {
 }
 
 /// Shows where a condition is wrong.
-fn mistake(filter: &str, problem: &FilterProblem) -> Markup {
+fn mistake(filter: &str, problem: &FilterError) -> Markup {
     let filter = filter.trim();
     html! {
         div.note.bad role="alert" {
@@ -254,7 +192,7 @@ fn visible(text: &str) -> String {
     text.chars().map(of).collect()
 }
 
-fn draw(capture: &Capture, asked: &Asked, view: &CaptureView) -> Markup {
+fn draw(capture: &Capture, asked: &Asked, view: &Browsed) -> Markup {
     html! {
         @if let Some(stopped) = &view.stopped { div.note.lost role="note" { (plain(stopped)) } }
         div.panel.flush {
@@ -271,7 +209,7 @@ fn draw(capture: &Capture, asked: &Asked, view: &CaptureView) -> Markup {
     }
 }
 
-fn table(view: &CaptureView) -> Markup {
+fn table(view: &Browsed) -> Markup {
     html! {
         div.scroll { table {
             thead { tr { th.num { "Number" } th { "Time" } th { "Process" } th { "Call" } th { "Arguments" } } }
@@ -286,7 +224,7 @@ fn table(view: &CaptureView) -> Markup {
     }
 }
 
-fn pages(capture: &Capture, asked: &Asked, view: &CaptureView) -> Markup {
+fn pages(capture: &Capture, asked: &Asked, view: &Browsed) -> Markup {
     let path = format!("/captures/{}", capture.id.0);
     let filter = &*asked.filter;
     let last = view.events.last().map(|event| event.number.to_string());
@@ -300,7 +238,7 @@ fn pages(capture: &Capture, asked: &Asked, view: &CaptureView) -> Markup {
 }
 
 /// Draws processes below their parents.
-fn tree(processes: &[CapturedProcess]) -> Markup {
+fn tree(processes: &[BrowsedProcess]) -> Markup {
     let mut children = vec![Vec::new(); processes.len()];
     let mut oldest = Vec::new();
     for (at, process) in processes.iter().enumerate() {
@@ -313,7 +251,7 @@ fn tree(processes: &[CapturedProcess]) -> Markup {
 }
 
 fn branches(
-    processes: &[CapturedProcess],
+    processes: &[BrowsedProcess],
     children: &[Vec<usize>],
     which: &[usize],
     depth: usize,
@@ -332,7 +270,7 @@ fn branches(
 
 /// Draws descendants beside one another, in their order.
 fn branches_below(
-    processes: &[CapturedProcess],
+    processes: &[BrowsedProcess],
     children: &[Vec<usize>],
     which: &[usize],
 ) -> Markup {
@@ -363,7 +301,7 @@ mod tests {
 
     #[test]
     fn processes_stand_below_their_parents_however_deep_and_hostile() {
-        let of = |pid: i32, parent| CapturedProcess {
+        let of = |pid: i32, parent| BrowsedProcess {
             pid,
             parent,
             name: format!("<b>{pid}\u{1b}[2J"),
@@ -382,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_marked_below_its_character() {
-        let problem = FilterProblem {
+        let problem = FilterError {
             message: "unknown <field>".to_owned(),
             at: Some(4),
             help: None,

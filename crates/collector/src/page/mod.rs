@@ -30,6 +30,8 @@ mod tree;
 mod turns;
 mod view;
 
+use std::sync::Arc;
+
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -37,12 +39,11 @@ use maud::Markup;
 
 use crate::oidc::CALLBACK;
 use crate::routes::Routes;
+use crate::server::Shared;
 
 pub use account::{AccountError, add_user, first_link, set_password};
 pub use alert::{Exception, ProposeException};
-pub use browse::{
-    BrowseCapture, CaptureQuery, CaptureView, CapturedEvent, CapturedProcess, FilterProblem,
-};
+pub use browse::BrowseCapture;
 pub use clauses::{AlertToExplain, ClauseValue, ExplainAlert, MatchedClause, MatchedRule};
 pub(crate) use door::Door;
 pub(crate) use live::Tails;
@@ -73,10 +74,9 @@ const STYLE: Asset = ("text/css; charset=utf-8", include_str!("style.css"));
 const SCRIPT: Asset = ("text/javascript; charset=utf-8", include_str!("live.js"));
 const ICON: Asset = ("image/svg+xml", include_str!("icon.svg"));
 
-/// Returns the routes of the page. Senders post to `/`, too.
-pub(crate) fn routes() -> Routes {
-    Routes::default()
-        .route("/", get(overview::show))
+/// Returns the routes of the page; `/` is [`overview::show`], beside what senders post there.
+pub(crate) fn routes() -> Routes<Arc<Shared>> {
+    Routes::new()
         .route("/login", get(door::login).post(door::log_in))
         .route("/logout", post(door::log_out))
         .route("/oidc/login", get(oidc::begin))
@@ -109,6 +109,8 @@ pub(crate) fn routes() -> Routes {
         .route("/static/live.js", get(|| async { asset(SCRIPT) }))
         .route("/static/icon.svg", get(|| async { asset(ICON) }))
 }
+
+pub(crate) use overview::show as overview;
 
 /// Returns a page with the headers of all pages.
 fn html(status: StatusCode, markup: Markup) -> Response {

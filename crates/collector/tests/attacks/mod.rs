@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use collector::{
-    CaptureView, CapturedEvent, CapturedProcess, ClauseValue, FilterProblem, MatchedClause,
-    MatchedRule,
-};
+use collector::{ClauseValue, MatchedClause, MatchedRule};
+use scap::browse::{Browsed, BrowsedEvent, BrowsedProcess, FilterError};
 use serde_json::{Value, json};
 
 use super::started::{self, Started};
@@ -89,13 +87,13 @@ pub(crate) fn hostile_collector() -> Started {
             let mut text = String::new();
             capture.read_to_string(&mut text).expect("text");
             if !query.filter.is_empty() {
-                return Err(FilterProblem {
+                return Err(FilterError {
                     message: text.clone(),
                     at: Some(3),
                     help: Some(text),
                 });
             }
-            let event = CapturedEvent {
+            let event = BrowsedEvent {
                 number: 1,
                 time: text.clone(),
                 process: text.clone(),
@@ -103,18 +101,18 @@ pub(crate) fn hostile_collector() -> Started {
                 call: text.clone(),
                 arguments: text.clone(),
             };
-            let process = CapturedProcess {
+            let process = BrowsedProcess {
                 pid: 1,
                 parent: None,
                 name: text.clone(),
                 command: format!("{text} {text}"),
             };
-            Ok(CaptureView {
+            Ok(Browsed {
                 events: vec![event],
                 has_more: true,
                 stopped: Some(text),
                 processes: vec![process],
-                ..CaptureView::default()
+                ..Browsed::default()
             })
         }));
         settings.explain = Some(Arc::new(|asked| {

@@ -1,5 +1,7 @@
 //! A browser that has logged in, and alerts of hostile senders.
 
+#![allow(dead_code, reason = "not every test uses everything")]
+
 use std::sync::mpsc::channel;
 
 use collector::add_user;

@@ -3,17 +3,21 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::link::Order;
+use super::link::{CaptureAnswer, Order};
 use super::{CollectorChannel, SendTime};
 use crate::capture::{CaptureCause, CaptureProgress, CaptureSource, CapturedAlert};
 
 /// Size of a part in bytes.
 const PART: usize = 512 << 10;
 
-/// Interval at which the end of a capture is looked for.
-const LOOK: Duration = Duration::from_secs(1);
+/// Pauses after a request about a capture that the collector could not take: the first, and the longest. Alerts do not wait for them.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Time for which a collector may refuse the same part of a capture: as long as it waits for one itself.
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A capture on its way.
 #[derive(Default)]
@@ -25,37 +29,65 @@ pub(super) struct Sending {
     part: usize,
     /// Requests after which it expected no later part.
     in_vain: usize,
+    pub(super) retry: Retry,
 }
 
-/// What became of the parts of a capture.
-enum Parts {
-    /// The collector has all.
-    All,
-    /// There are more to send.
+/// When a request about a capture is made again.
+#[derive(Default)]
+pub(super) struct Retry {
+    /// When the collector first answered that it cannot take it now, since it took something last.
+    pub(super) refused: Option<Instant>,
+    pause: Duration,
+    /// The next attempt; `None`: at once.
+    pub(super) due: Option<Instant>,
+    /// Why the last attempt failed.
+    pub(super) trouble: Option<String>,
+}
+
+impl Retry {
+    /// Plans the next attempt.
+    fn plan(&mut self, error: &io::Error, now: Instant) {
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.due = Some(now + self.pause);
+        self.trouble = Some(format!("cannot send a capture: {error}"));
+    }
+}
+
+/// What became of a capture in a turn.
+enum Progress {
+    /// The collector has all of it.
+    Taken,
+    /// There is more to send.
     More,
-    /// The collector does not want them any more.
+    /// The collector does not want it any more.
     Unwanted,
+    /// The collector cannot take it now.
+    Later(io::Error),
 }
 
 impl CollectorChannel {
-    /// Begins a capture that the collector asks for, or says that there are none.
-    pub(super) fn begin_capture(&self, order: &Order) -> io::Result<()> {
-        let Some(source) = self.reports.captures() else {
+    /// Begins a capture that the collector asks for, or says that there are none. What fails here comes again with the next sign of
+    /// life, as the collector goes on asking; alerts do not wait for it.
+    pub(super) fn begin_capture(&mut self, order: &Order) {
+        let Some(source) = self.reports.captures().cloned() else {
             // Before the engine runs nobody knows whether there will be some.
-            return match self.reports.report() {
-                None => Ok(()),
-                Some(_) => self.refuse(order, "this agent allows no captures (--allow-captures)"),
-            };
+            if self.reports.report().is_some() {
+                self.refuse(order, "this agent allows no captures (--allow-captures)");
+            }
+            return;
         };
         match source.progress() {
             CaptureProgress::Idle => {}
-            CaptureProgress::Recording(cause) | CaptureProgress::Done { cause, .. } => {
+            CaptureProgress::Recording { cause, .. } | CaptureProgress::Done { cause, .. } => {
                 match cause {
-                    CaptureCause::Asked(id) if id == order.id => return Ok(()),
+                    CaptureCause::Asked(id) if id == order.id => return,
                     // The collector has given up the one before.
-                    CaptureCause::Asked(_) => source.forget(),
+                    CaptureCause::Asked(_) => {
+                        self.sending = Sending::default();
+                        source.forget();
+                    }
                     // Its order comes again with the next sign of life.
-                    CaptureCause::Alert(_) => return Ok(()),
+                    CaptureCause::Alert(_) => return,
                 }
             }
         }
@@ -65,19 +97,20 @@ impl CollectorChannel {
             return self.refuse(order, why);
         }
         source.begin(order.id, order.seconds);
-        Ok(())
     }
 
-    fn refuse(&self, order: &Order, why: &str) -> io::Result<()> {
+    fn refuse(&self, order: &Order, why: &str) {
         let end = json!({"chunks": 0, "events": 0, "lost": 0, "failure": why});
-        self.link.end_capture(order.id, &end).map(|_is_known| ())
+        // Not needed: the order comes again, or its time is over.
+        let _ = self.link.end_capture(order.id, &end);
     }
 
-    /// Sends a capture that is over, or the parts for which the turn has time. What has arrived before an interruption is not sent
-    /// again: the collector says which part it expects. Returns false if there are more parts.
-    pub(super) fn send_capture(&mut self, turn: SendTime) -> io::Result<bool> {
+    /// Sends a capture that is over, or the parts for which the turn has time, unless it has to wait because the collector could not
+    /// take it. What has arrived before an interruption is not sent again: the collector says which part it expects. A capture that
+    /// the collector refuses for too long is given up, and counted. Returns false if there are more parts.
+    pub(super) fn send_capture(&mut self, turn: SendTime) -> bool {
         let Some(source) = self.reports.captures().cloned() else {
-            return Ok(true);
+            return true;
         };
         let CaptureProgress::Done {
             cause,
@@ -86,26 +119,27 @@ impl CollectorChannel {
             lost,
         } = source.progress()
         else {
-            return Ok(true);
+            return true;
         };
-        let (id, is_own) = match cause {
-            CaptureCause::Asked(id) => (id, false),
-            CaptureCause::Alert(alert) => match self.announced(alert)? {
-                Some(id) => (id, true),
-                None => {
-                    source.refuse();
-                    return Ok(true);
-                }
-            },
-        };
+        let is_early = |due: Instant| turn == SendTime::Bounded && Instant::now() < due;
+        if self.sending.retry.due.is_some_and(is_early) {
+            return true;
+        }
         let parts = bytes.div_ceil(PART);
-        let is_taken = match self.send_parts(&*source, id, parts, turn)? {
-            Parts::More => return Ok(false),
-            Parts::Unwanted => false,
-            Parts::All => {
-                let end = json!({"chunks": parts, "events": events, "lost": lost, "failure": null});
-                // One that the collector does not know any more it has given up.
-                self.link.end_capture(id, &end)?
+        let is_own = matches!(cause, CaptureCause::Alert(_));
+        let end = json!({"chunks": parts, "events": events, "lost": lost, "failure": null});
+        let is_taken = match self.advance(&*source, cause, (parts, &end), turn) {
+            Ok(Progress::Taken) => true,
+            Ok(Progress::More) => return false,
+            Ok(Progress::Later(error)) if self.waits_after(&error) => return true,
+            Ok(Progress::Unwanted | Progress::Later(_)) => false,
+            Err(error) => {
+                // The collector is away: that says nothing of the capture.
+                if error.kind() == io::ErrorKind::TimedOut {
+                    self.peer.count_timeout();
+                }
+                self.sending.retry.plan(&error, Instant::now());
+                return true;
             }
         };
         match is_own && !is_taken {
@@ -114,22 +148,66 @@ impl CollectorChannel {
         }
         // A collector with another store may give its number to another one.
         self.sending = Sending::default();
-        Ok(true)
+        true
     }
 
-    /// Returns the number that the collector gives the capture around an alert; `None` if it does not take it.
-    fn announced(&mut self, alert: CapturedAlert) -> io::Result<Option<u64>> {
-        if self.sending.alert.as_ref() == Some(&alert) {
-            return Ok(Some(self.sending.id));
+    /// Plans the next attempt after the collector could not take a capture. Returns false if it could not for too long.
+    fn waits_after(&mut self, error: &io::Error) -> bool {
+        let (now, retry) = (Instant::now(), &mut self.sending.retry);
+        let since = *retry.refused.get_or_insert(now);
+        let waits = now.duration_since(since) < self.patience;
+        if waits {
+            retry.plan(error, now);
         }
-        let begun = self.link.announce(&alert)?;
-        self.sending = begun.map_or_else(Sending::default, |(id, part)| Sending {
-            id,
-            alert: Some(alert),
-            part,
-            in_vain: 0,
-        });
-        Ok(begun.map(|(id, _part)| id))
+        waits
+    }
+
+    /// Announces a capture if nobody asked for it, and sends what there is time for.
+    fn advance(
+        &mut self,
+        source: &dyn CaptureSource,
+        cause: CaptureCause,
+        (parts, end): (usize, &Value),
+        turn: SendTime,
+    ) -> io::Result<Progress> {
+        let id = match cause {
+            CaptureCause::Asked(id) => id,
+            CaptureCause::Alert(alert) => match self.announced(alert)? {
+                CaptureAnswer::Taken(id) => id,
+                CaptureAnswer::Unwanted => return Ok(Progress::Unwanted),
+                CaptureAnswer::Later(error) => return Ok(Progress::Later(error)),
+            },
+        };
+        match self.send_parts(source, id, parts, turn)? {
+            Progress::Taken => {}
+            other => return Ok(other),
+        }
+        Ok(match self.link.end_capture(id, end)? {
+            CaptureAnswer::Taken(()) => Progress::Taken,
+            // One that the collector does not know any more it has given up.
+            CaptureAnswer::Unwanted => Progress::Unwanted,
+            CaptureAnswer::Later(error) => Progress::Later(error),
+        })
+    }
+
+    /// Returns the number that the collector gives the capture around an alert.
+    fn announced(&mut self, alert: CapturedAlert) -> io::Result<CaptureAnswer<u64>> {
+        if self.sending.alert.as_ref() == Some(&alert) {
+            return Ok(CaptureAnswer::Taken(self.sending.id));
+        }
+        Ok(match self.link.announce(&alert)? {
+            CaptureAnswer::Taken((id, part)) => {
+                self.sending = Sending {
+                    id,
+                    alert: Some(alert),
+                    part,
+                    ..Sending::default()
+                };
+                CaptureAnswer::Taken(id)
+            }
+            CaptureAnswer::Unwanted => CaptureAnswer::Unwanted,
+            CaptureAnswer::Later(error) => CaptureAnswer::Later(error),
+        })
     }
 
     /// Sends parts until the collector has all, or the turn is over.
@@ -139,40 +217,53 @@ impl CollectorChannel {
         id: u64,
         parts: usize,
         turn: SendTime,
-    ) -> io::Result<Parts> {
+    ) -> io::Result<Progress> {
         let began = Instant::now();
         if self.sending.id != id {
+            let retry = std::mem::take(&mut self.sending.retry);
             self.sending = Sending {
                 id,
+                retry,
                 ..Sending::default()
             };
         }
         loop {
             let number = self.sending.part;
             if number >= parts {
-                return Ok(Parts::All);
+                return Ok(Progress::Taken);
             }
             if turn == SendTime::Bounded && began.elapsed() >= self.turn {
-                return Ok(Parts::More);
+                return Ok(Progress::More);
             }
             let part = source.read(number * PART, PART);
-            let Some(next) = self.link.send_chunk(id, number, &part)? else {
-                return Ok(Parts::Unwanted);
+            let next = match self.link.send_chunk(id, number, &part)? {
+                CaptureAnswer::Taken(next) => next,
+                CaptureAnswer::Unwanted => return Ok(Progress::Unwanted),
+                CaptureAnswer::Later(error) => return Ok(Progress::Later(error)),
             };
             self.sending.part = next;
-            self.sending.in_vain += usize::from(next <= number);
+            if next > number {
+                self.sending.retry = Retry::default();
+                continue;
+            }
             // It may expect an earlier part than this process thinks, once for each.
+            self.sending.in_vain += 1;
             if self.sending.in_vain > parts {
                 self.sending.in_vain = 0;
-                return Err(io::Error::other("the collector takes no part of a capture"));
+                let error = io::Error::other("the collector takes no part of it");
+                return Ok(Progress::Later(error));
             }
         }
     }
 
-    /// Returns when the end of a capture is to be looked for, if one is recorded, or an alert may begin one.
+    /// Returns when a capture that is recorded is over, or when one is sent again. One that begins by itself wakes the channel.
     pub(super) fn capture_due(&self) -> Option<Instant> {
-        let source = self.reports.captures()?;
-        let is_recording = matches!(source.progress(), CaptureProgress::Recording(_));
-        (is_recording || source.on_alert().is_some()).then(|| Instant::now() + LOOK)
+        match self.reports.captures()?.progress() {
+            CaptureProgress::Idle => None,
+            CaptureProgress::Recording { until, .. } => Some(until),
+            CaptureProgress::Done { .. } => {
+                Some(self.sending.retry.due.unwrap_or_else(Instant::now))
+            }
+        }
     }
 }

@@ -125,6 +125,36 @@ const ALERT_CAPTURES: &str = "/api/v1/captures/alert";
 /// Largest answer with a bundle.
 const MAX_BUNDLE: u64 = 8 << 20;
 
+/// What the collector makes of a request about a capture.
+pub(super) enum CaptureAnswer<T> {
+    /// It has done what was asked.
+    Taken(T),
+    /// It does not want the capture, or knows it no more.
+    Unwanted,
+    /// It cannot do it now: it is busy, slow or full, or does not know who asks.
+    Later(io::Error),
+}
+
+impl<T> CaptureAnswer<T> {
+    fn of(
+        (status, answer): (StatusCode, Value),
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> io::Result<Self> {
+        match status {
+            StatusCode::OK | StatusCode::CREATED => {
+                let missing = || io::Error::other("the answer about a capture lacks a number");
+                read(&answer).ok_or_else(missing).map(Self::Taken)
+            }
+            // These may be others the next time: who asks is not known now, or it is too early.
+            StatusCode::UNAUTHORIZED
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_MANY_REQUESTS => Ok(Self::Later(answered(status, &answer))),
+            _ if status.is_client_error() => Ok(Self::Unwanted),
+            _ => Ok(Self::Later(answered(status, &answer))),
+        }
+    }
+}
+
 /// What became of a batch.
 pub(super) enum Sent {
     /// Everything up to this number is stored.
@@ -163,6 +193,12 @@ impl Link {
             true => Ok(()),
             false => self.reopen(options),
         }
+    }
+
+    /// Asks at another place.
+    #[cfg(test)]
+    pub(super) fn move_to(&mut self, url: &str) {
+        url.clone_into(&mut self.url);
     }
 
     /// Finds out who this agent was, if the spool is one of before.
@@ -259,9 +295,11 @@ impl Link {
         }
     }
 
-    /// Announces a capture around an alert. Returns its number and the part that the collector expects; `None` if it does not take
-    /// the capture, as an older collector.
-    pub(super) fn announce(&self, alert: &CapturedAlert) -> io::Result<Option<(u64, usize)>> {
+    /// Announces a capture around an alert. Returns its number and the part that the collector expects. An older collector wants none.
+    pub(super) fn announce(
+        &self,
+        alert: &CapturedAlert,
+    ) -> io::Result<CaptureAnswer<(u64, usize)>> {
         let Some(secret) = &self.secret else {
             return Err(io::Error::other("the collector does not know this agent"));
         };
@@ -272,57 +310,37 @@ impl Link {
             "after_ms": alert.after_ms,
         });
         let body = body.to_string();
-        let (status, answer) = self.request("POST", ALERT_CAPTURES, Some(secret), |request| {
+        let answered = self.request("POST", ALERT_CAPTURES, Some(secret), |request| {
             request.send(body.as_bytes())
         })?;
-        match status {
-            StatusCode::OK | StatusCode::CREATED => {
-                let part = answer["parts"].as_u64();
-                let part = part.and_then(|part| usize::try_from(part).ok());
-                let begun = answer["capture"].as_u64().zip(part);
-                let missing = || io::Error::other("the answer has no `capture` or no `parts`");
-                begun.ok_or_else(missing).map(Some)
-            }
-            // These may be others the next time: who asks is not known now, or it is too early.
-            StatusCode::UNAUTHORIZED
-            | StatusCode::REQUEST_TIMEOUT
-            | StatusCode::TOO_MANY_REQUESTS => Err(answered(status, &answer)),
-            _ if status.is_client_error() => Ok(None),
-            _ => Err(answered(status, &answer)),
-        }
+        CaptureAnswer::of(answered, |answer| {
+            let part = answer["parts"].as_u64();
+            let part = part.and_then(|part| usize::try_from(part).ok());
+            answer["capture"].as_u64().zip(part)
+        })
     }
 
-    /// Sends a part of a capture. Returns the number of the part that is expected next, `None` if the collector wants no more of
-    /// it.
+    /// Sends a part of a capture. Returns the number of the part that is expected next.
     pub(super) fn send_chunk(
         &self,
         id: u64,
         number: usize,
         data: &[u8],
-    ) -> io::Result<Option<usize>> {
+    ) -> io::Result<CaptureAnswer<usize>> {
         let path = format!("/api/v1/captures/{id}/chunks/{number}");
-        let (status, answer) = self.put_capture(&path, data)?;
-        match status {
-            StatusCode::OK => {
-                let next = answer["next"].as_u64();
-                let next = next.and_then(|next| usize::try_from(next).ok());
-                let missing = || io::Error::other("the answer has no `next`");
-                next.ok_or_else(missing).map(Some)
-            }
-            StatusCode::NOT_FOUND => Ok(None),
-            _ => Err(answered(status, &answer)),
-        }
+        CaptureAnswer::of(self.put_capture(&path, data)?, |answer| {
+            let next = answer["next"].as_u64();
+            next.and_then(|next| usize::try_from(next).ok())
+        })
     }
 
-    /// Ends a capture. Returns false if the collector does not know it any more.
-    pub(super) fn end_capture(&self, id: u64, end: &Value) -> io::Result<bool> {
+    /// Ends a capture.
+    pub(super) fn end_capture(&self, id: u64, end: &Value) -> io::Result<CaptureAnswer<()>> {
         let path = format!("/api/v1/captures/{id}/done");
-        let (status, answer) = self.put_capture(&path, end.to_string().as_bytes())?;
-        match status {
-            StatusCode::OK => Ok(true),
-            StatusCode::NOT_FOUND => Ok(false),
-            _ => Err(answered(status, &answer)),
-        }
+        CaptureAnswer::of(
+            self.put_capture(&path, end.to_string().as_bytes())?,
+            |_answer| Some(()),
+        )
     }
 
     fn put_capture(&self, path: &str, body: &[u8]) -> io::Result<(StatusCode, Value)> {

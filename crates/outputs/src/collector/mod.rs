@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use labels::Labels;
 use serde_json::Value;
 
-use self::capture::Sending;
+use self::capture::{PATIENCE, Sending};
 use self::link::{Introduced, Link, Sent};
 pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
@@ -103,6 +103,8 @@ struct CollectorChannel {
     next_attempt: Instant,
     /// How long a short turn is: [`TURN`].
     turn: Duration,
+    /// How long the collector may refuse a part of a capture: [`PATIENCE`].
+    patience: Duration,
     /// Before this, new alerts are written to disk alone.
     held_until: Instant,
     /// Number after a batch that the collector refused: each of its records is sent alone, to find which.
@@ -117,6 +119,8 @@ struct CollectorChannel {
     fetched: Option<String>,
     /// Why the last attempt to fetch one failed.
     fetch_trouble: Option<String>,
+    /// Why it does not record around the alerts that the collector names.
+    follow_trouble: Option<String>,
     /// Time at which the end of the run began to wait in vain.
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
@@ -147,6 +151,7 @@ impl CollectorChannel {
             pause: Duration::ZERO,
             next_attempt: now,
             turn: TURN,
+            patience: PATIENCE,
             held_until: now,
             alone_until: 0,
             heartbeat: now,
@@ -155,6 +160,7 @@ impl CollectorChannel {
             is_known: false,
             fetched: None,
             fetch_trouble: None,
+            follow_trouble: None,
             last_wait: None,
             left: 0,
             sending: Sending::default(),
@@ -262,7 +268,7 @@ impl CollectorChannel {
                 self.fetch(&digest);
             }
             if let Some(order) = capture {
-                self.begin_capture(&order)?;
+                self.begin_capture(&order);
             }
         }
         self.reported = changes;
@@ -271,14 +277,31 @@ impl CollectorChannel {
         Ok(())
     }
 
-    /// Records around the alerts that the collector names, if captures are allowed.
-    fn follow_alerts(&self, wanted: Option<&Value>) {
-        if let (Some(source), Some(wanted)) = (self.reports.captures(), wanted) {
-            source.follow(CaptureOnAlert::of_json(
-                wanted,
-                &self.options.capture_on_alert,
-            ));
-        }
+    /// Records around the alerts that the collector names, if captures are allowed. What it names beyond the limits changes nothing.
+    fn follow_alerts(&mut self, wanted: Option<&Value>) {
+        let (Some(source), Some(wanted)) = (self.reports.captures(), wanted) else {
+            return;
+        };
+        let wanted = CaptureOnAlert::of_json(wanted, &self.options.capture_on_alert);
+        self.follow_trouble = match wanted {
+            Ok(wanted) => {
+                source.follow(wanted);
+                None
+            }
+            Err(error) => Some(format!(
+                "cannot record around the alerts that the collector names: {error}"
+            )),
+        };
+    }
+
+    /// Returns what fails without keeping alerts from the collector.
+    fn lesser_trouble(&self) -> Option<String> {
+        let troubles = [
+            &self.fetch_trouble,
+            &self.follow_trouble,
+            &self.sending.retry.trouble,
+        ];
+        troubles.into_iter().flatten().next().cloned()
     }
 
     /// Fetches a bundle, unless it is in force or was refused, and passes it on. Alerts do not wait for bundles: what
@@ -316,8 +339,8 @@ impl CollectorChannel {
                 self.standing.fails(error, spool, Instant::now());
             }
         }
-        // After alerts, which do not wait for it, and which have arrived even if it fails.
-        let sent = sent.and_then(|is_all| Ok(is_all && self.send_capture(turn)?));
+        // After alerts, which do not wait for it. It has attempts of its own.
+        let sent = sent.map(|is_all| is_all && self.send_capture(turn));
         let now = Instant::now();
         let took = now - began;
         self.held_until = if took >= self.turn { now + took } else { now };
@@ -331,7 +354,7 @@ impl CollectorChannel {
                     // At once, unless there are alerts to write.
                     false => now,
                 };
-                self.peer.set_trouble(self.fetch_trouble.clone());
+                self.peer.set_trouble(self.lesser_trouble());
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::TimedOut {
@@ -423,8 +446,20 @@ impl Channel for CollectorChannel {
         Ok(())
     }
 
+    /// Looks when the capture that has begun is over.
+    fn woken(&mut self) {
+        // After a failure the next attempt looks.
+        if let Some(due) = self.capture_due().filter(|_| self.pause.is_zero()) {
+            self.next_attempt = self.next_attempt.min(due);
+        }
+    }
+
     fn keep_reports(&mut self, reports: &ReportSlot) {
         self.reports = reports.clone();
+        if let Some(source) = self.reports.captures() {
+            // This channel takes the place of another one: the settings have changed.
+            source.set_own(&self.options.capture_on_alert);
+        }
     }
 
     fn receiver_notice(&mut self) -> Option<String> {

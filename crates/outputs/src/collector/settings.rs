@@ -37,7 +37,7 @@ pub struct CollectorOutput {
     pub allow_rollback: bool,
     /// Take bundles whose policies allow more than those in force.
     pub allow_loosening: bool,
-    /// Record captures that the collector asks for.
+    /// Record captures for the collector: those that it asks for, and those around alerts.
     pub allow_captures: bool,
     /// Alerts around which the agent records without being asked.
     pub capture_on_alert: CaptureOnAlert,
@@ -92,7 +92,7 @@ impl OutputKind for CollectorOutput {
         }),
         Key::integer("collector_output.capture_on_alert.max_per_hour", |output| &mut output.capture_on_alert.max_per_hour),
         Key::other("collector_output.capture_on_alert.priority", "string", set_priority),
-        Key::texts("collector_output.capture_on_alert.rules", |output| &mut output.capture_on_alert.rules),
+        Key::other("collector_output.capture_on_alert.rules", "array", set_rules),
         Key::file("collector_output.cert_file", |output| &mut output.cert_file),
         Key::boolean("collector_output.enabled", |output| &mut output.enabled),
         Key::file("collector_output.key_file", |output| &mut output.key_file),
@@ -167,6 +167,17 @@ fn set_priority(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem
             return Err(Problem::new(&node.origin, problem));
         }
     };
+    Ok(())
+}
+
+fn set_rules(output: &mut CollectorOutput, node: &Node) -> Result<(), Problem> {
+    let named = CaptureOnAlert {
+        rules: node.texts()?,
+        ..output.capture_on_alert.clone()
+    };
+    let checked = named.check();
+    checked.map_err(|error| Problem::new(&node.origin, error.to_string()))?;
+    output.capture_on_alert = named;
     Ok(())
 }
 

@@ -27,6 +27,8 @@ struct Fake {
     statuses: Arc<Mutex<VecDeque<&'static str>>>,
     /// What the agent is to record, as JSON.
     capture: Arc<Mutex<String>>,
+    /// Answers of this status go to requests with this text in their first line.
+    refused: Arc<Mutex<Option<(&'static str, &'static str)>>>,
 }
 
 fn fake() -> Fake {
@@ -36,6 +38,7 @@ fn fake() -> Fake {
         got: Arc::default(),
         statuses: Arc::default(),
         capture: Arc::new(Mutex::new("null".to_owned())),
+        refused: Arc::default(),
     };
     let server = fake.clone();
     thread::spawn(move || {
@@ -49,7 +52,12 @@ fn fake() -> Fake {
 impl Fake {
     fn serve(&self, mut stream: BufReader<TcpStream>) {
         while let Some((line, sequence, lines)) = request(&mut stream) {
-            let status = self.statuses.lock().expect("no panic").pop_front();
+            let refused = *self.refused.lock().expect("no panic");
+            let refused = refused.filter(|(part, _)| line.contains(part));
+            let status = match refused {
+                Some((_, status)) => Some(status),
+                None => self.statuses.lock().expect("no panic").pop_front(),
+            };
             let status = status.unwrap_or(if line.contains("/agents") {
                 "201 Created"
             } else {
@@ -62,7 +70,7 @@ impl Fake {
                 .and_then(|(_, rest)| rest.split(' ').next());
             let next = part.map_or(0, |part| part.parse::<usize>().expect("a number") + 1);
             let body = format!(
-                "{{\"secret\":\"tga_x\",\"acknowledged\":{up_to},\"capture\":{capture},\"next\":{next}}}"
+                "{{\"secret\":\"tga_x\",\"acknowledged\":{up_to},\"capture\":{capture},\"parts\":0,\"next\":{next}}}"
             );
             self.got
                 .lock()

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use event::Stage;
 use event::testing::{self, Arg, EventBuilder, FakeSystemInfo};
 use scap::write::{Header, Writer};

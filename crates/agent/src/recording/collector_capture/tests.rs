@@ -1,4 +1,5 @@
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 use event::testing::{self, Arg, EventBuilder, FakeSystemInfo};
 use event::{Evaluator, EventKind, Process, Relevance, Stage};
@@ -20,7 +21,11 @@ fn there_is_one_capture_at_a_time_and_it_ends_by_its_time() {
     capture.begin(7, 300);
     assert!(capture.is_recording());
     capture.begin(8, 1);
-    assert_eq!(capture.progress(), CaptureProgress::Recording(asked(7)));
+    let CaptureProgress::Recording { cause, until } = capture.progress() else {
+        panic!("it is recorded");
+    };
+    assert_eq!(cause, asked(7));
+    assert!(until > Instant::now() + Duration::from_secs(200));
     capture.end();
     assert!(!capture.is_recording());
     let CaptureProgress::Done { cause, bytes, .. } = capture.progress() else {
@@ -280,4 +285,63 @@ fn the_collector_says_which_alerts_unless_the_agent_does_and_a_rule_may_ask_itse
     theirs.follow(None);
     let (in_force, _) = theirs.on_alert().expect("its own");
     assert_eq!(in_force, warnings());
+    // Its settings change, as by a bundle, and back.
+    let theirs_now = CaptureOnAlert {
+        before: 7,
+        ..warnings()
+    };
+    theirs.follow(Some(theirs_now.clone()));
+    theirs.set_own(&CaptureOnAlert::default());
+    let (in_force, _) = theirs.on_alert().expect("the collector's");
+    assert_eq!(in_force, theirs_now);
+    theirs.set_own(&warnings());
+    let (in_force, _) = theirs.on_alert().expect("its own");
+    assert_eq!(in_force, warnings());
+}
+
+#[test]
+fn events_do_not_wait_for_the_header_of_a_capture_that_begins() {
+    let capture = CollectorCapture::new(CaptureOnAlert::default());
+    capture.begin_with(7, 300, || {
+        assert!(capture.state.try_lock().is_ok(), "an event would wait");
+        header::header()
+    });
+    let CaptureProgress::Recording { cause, .. } = capture.progress() else {
+        panic!("it is recorded");
+    };
+    assert_eq!(cause, asked(7));
+    capture.begin_with(8, 300, || panic!("there is one"));
+}
+
+#[test]
+fn a_capture_that_begins_by_itself_wakes_who_sends_it_and_nothing_else_does() {
+    let capture = CollectorCapture::new(warnings());
+    let woken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&woken);
+    capture.wake_by(Box::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    }));
+    let process = testing::process(42, None, &["/bin/test"]);
+    let records = |matched: &[RuleMatch<'_>]| {
+        let builder = EventBuilder::new("openat")
+            .process(&process)
+            .world(FakeSystemInfo::default())
+            .result(5)
+            .arg("name", Arg::Text(b"/a".to_vec()));
+        Recorder::record(&capture, &builder.at(Stage::Exit), matched);
+        woken.load(Ordering::SeqCst)
+    };
+    assert_eq!(records(&[]), 0);
+    assert_eq!(records(&matched("D", Priority::Debug)), 0);
+    assert_eq!(records(&matched("W", Priority::Warning)), 1);
+    assert_eq!(records(&matched("W", Priority::Warning)), 1, "within it");
+    let CaptureProgress::Recording { until, .. } = capture.progress() else {
+        panic!("it is recorded");
+    };
+    let left = until.saturating_duration_since(Instant::now());
+    assert!(left <= Duration::from_secs(1), "{left:?}");
+    capture.end();
+    assert_eq!(records(&matched("W", Priority::Warning)), 1, "it waits");
+    capture.forget();
+    assert_eq!(records(&matched("W", Priority::Warning)), 2);
 }

@@ -1,7 +1,7 @@
 //! The alerts around which agents record, as `tollgate serve` tells them.
 
 use clap::Args;
-use outputs::{CaptureOnAlert, MAX_AFTER, MAX_BEFORE};
+use outputs::{CaptureOnAlert, CaptureOnAlertError, MAX_AFTER, MAX_BEFORE};
 use rules::Priority;
 
 /// Heading in the help.
@@ -51,7 +51,11 @@ fn condition(text: &str) -> Result<Condition, String> {
 )]
 impl CaptureOnOptions {
     /// Returns what agents are told; `None` if nothing.
-    pub(crate) fn told(&self) -> Option<CaptureOnAlert> {
+    ///
+    /// # Errors
+    ///
+    /// More rules are named than an agent takes.
+    pub(crate) fn told(&self) -> Result<Option<CaptureOnAlert>, CaptureOnAlertError> {
         let mut told = CaptureOnAlert {
             before: self.capture_before,
             after: self.capture_after,
@@ -66,12 +70,15 @@ impl CaptureOnOptions {
                 Condition::Rule(name) => told.rules.push(name.clone()),
             }
         }
-        told.is_on().then_some(told)
+        told.check()?;
+        Ok(told.is_on().then_some(told))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use outputs::MAX_CAPTURE_RULES;
+
     use super::*;
 
     #[test]
@@ -84,12 +91,18 @@ mod tests {
                 capture_after: 4,
             }
         };
-        assert_eq!(of(&[]).told(), None);
+        assert_eq!(of(&[]).told(), Ok(None));
         let told = of(&["priority=error", "priority=Warning", "rule=A=b c"]).told();
-        let told = told.expect("some");
+        let told = told.expect("few").expect("some");
         assert_eq!(told.priority, Some(Priority::Warning));
         assert_eq!(told.rules, ["A=b c"]);
         assert_eq!((told.before, told.after), (3, 4));
+        let many = vec!["rule=A"; MAX_CAPTURE_RULES];
+        let told = of(&many).told().expect("an agent takes so many");
+        assert_eq!(told.map(|told| told.rules.len()), Some(many.len()));
+        let error = of(&[many, vec!["rule=A"]].concat()).told();
+        let found = MAX_CAPTURE_RULES + 1;
+        assert_eq!(error, Err(CaptureOnAlertError::Rules { found }));
         for wrong in ["priority=loud", "rule=", "warning", "tag=x", ""] {
             condition(wrong).expect_err(wrong);
         }

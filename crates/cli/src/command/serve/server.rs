@@ -21,13 +21,16 @@ use store::{PostgresStore, SqliteStore, Store, StoreError};
 use super::args::{Backup, Restore, Serve, StorePlace};
 use super::confine::confine;
 use super::tokens::actor;
-use super::{captures, clauses, provider};
+use super::{clauses, provider};
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
     let listen = Address::parse(&args.listen).map_err(|error| bad(&error))?;
     let files = files(&args)?;
     let oidc = provider::settings(&args.login)?;
+    let capture_on = args.captures.told().map_err(|error| {
+        bad(&error).help("--capture-on priority=PRIORITY includes all rules of that priority")
+    })?;
     if let Some(folder) = args.store.place.own_folder() {
         create(folder).map_err(|error| cannot_create(folder, &error))?;
     }
@@ -56,8 +59,8 @@ pub(super) fn serve(args: Serve) -> Outcome {
         max_bytes: args.max_size.map(|size| size << 20),
         propose: Some(exceptions()),
         explain: Some(clauses::explanation()),
-        browse: Some(captures::browsing()),
-        capture_on: args.captures.told(),
+        browse: Some(Arc::new(|capture, query| replay::browse(capture, query))),
+        capture_on,
         oidc,
         queue: args.queue.settings(),
     };

@@ -1,10 +1,53 @@
-//! Captures that the collector asked for.
+//! Captures that the collector asked for, and those around alerts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::slow::far;
 use super::*;
 
-/// Has a capture that is over, of so many bytes.
-struct Over(usize);
+/// Has a capture that is over, until the collector has it or refuses it.
+struct Over {
+    bytes: usize,
+    cause: crate::CaptureCause,
+    /// Captures that the collector has, and that it does not take.
+    taken: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+impl Over {
+    fn new(bytes: usize, cause: crate::CaptureCause) -> Arc<Self> {
+        Arc::new(Self {
+            bytes,
+            cause,
+            taken: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+        })
+    }
+
+    /// One that the collector asked for.
+    fn asked(bytes: usize) -> Arc<Self> {
+        Self::new(bytes, crate::CaptureCause::Asked(7))
+    }
+
+    /// One around an alert.
+    fn around_alert(bytes: usize) -> Arc<Self> {
+        let alert = crate::CapturedAlert {
+            rule: "R".to_owned(),
+            time_ns: 1,
+            before_ms: 2,
+            after_ms: 3,
+        };
+        Self::new(bytes, crate::CaptureCause::Alert(alert))
+    }
+
+    /// Numbers of captures that the collector has, and that it does not take.
+    fn ends(&self) -> (usize, usize) {
+        (
+            self.taken.load(Ordering::SeqCst),
+            self.refused.load(Ordering::SeqCst),
+        )
+    }
+}
 
 impl crate::CaptureSource for Over {
     fn begin(&self, _id: u64, _seconds: u64) {}
@@ -12,19 +55,28 @@ impl crate::CaptureSource for Over {
     fn end(&self) {}
 
     fn progress(&self) -> crate::CaptureProgress {
-        crate::CaptureProgress::Done {
-            cause: crate::CaptureCause::Asked(7),
-            bytes: self.0,
-            events: 1,
-            lost: 0,
+        match self.ends() {
+            (0, 0) => crate::CaptureProgress::Done {
+                cause: self.cause.clone(),
+                bytes: self.bytes,
+                events: 1,
+                lost: 0,
+            },
+            _ => crate::CaptureProgress::Idle,
         }
     }
 
     fn read(&self, from: usize, length: usize) -> Vec<u8> {
-        vec![0; length.min(self.0 - from)]
+        vec![0; length.min(self.bytes - from)]
     }
 
-    fn forget(&self) {}
+    fn forget(&self) {
+        self.taken.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wake_by(&self, _wake: crate::CaptureWake) {}
+
+    fn set_own(&self, _own: &CaptureOnAlert) {}
 
     fn follow(&self, _wanted: Option<CaptureOnAlert>) {}
 
@@ -33,36 +85,126 @@ impl crate::CaptureSource for Over {
     }
 
     fn refuse(&self) {
-        unreachable!("the collector asked for it");
+        self.refused.fetch_add(1, Ordering::SeqCst);
     }
 }
 
+/// A channel that sends a capture.
+fn sending(fixture: &Fixture, source: &Arc<Over>) -> CollectorChannel {
+    let mut channel = open(fixture);
+    let slot = ReportSlot::default();
+    slot.take_captures(Arc::clone(source) as Arc<dyn crate::CaptureSource>);
+    channel.keep_reports(&slot);
+    channel
+}
+
+/// Number of requests so far with this text in their first line.
+fn requests(fake: &Fake, part: &str) -> usize {
+    let got = fake.got.lock().expect("no panic");
+    got.iter().filter(|(line, ..)| line.contains(part)).count()
+}
+
 #[test]
-fn alerts_have_arrived_even_if_a_capture_does_not() {
+fn alerts_arrive_while_the_collector_cannot_take_a_capture_which_is_tried_again_less_and_less() {
     let fake = fake();
     let fixture = fixture(fake.address);
-    let mut channel = open(&fixture);
-    let slot = ReportSlot::default();
-    slot.take_captures(Arc::new(Over(1)));
-    channel.keep_reports(&slot);
-    // Enrolment, inventory, batch, part of the capture; then the part alone.
-    let statuses = ["201 Created", "200 OK", "200 OK", "507 Full", "507 Full"];
-    *fake.statuses.lock().expect("no panic") = statuses.into();
-    channel
-        .deliver(&deliveries(3, Format::default()))
-        .expect("delivered");
-    assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
-    assert!(!channel.pause.is_zero(), "the capture is tried again");
+    let source = Over::around_alert(1);
+    let mut channel = sending(&fixture, &source);
+    *fake.capture.lock().expect("no panic") = "7".to_owned();
+    let mut first = 1;
+    let mut pauses = Vec::new();
+    for path in ["/captures/alert", "/chunks/", "/done"] {
+        *fake.refused.lock().expect("no panic") = Some((path, "503 Busy"));
+        for _ in 0..8 {
+            let before = requests(&fake, path);
+            channel.sending.retry.due = None;
+            for _ in 0..2 {
+                channel
+                    .deliver(&deliveries(1, Format::default()))
+                    .expect("delivered");
+                assert_eq!(fake.batches().last(), Some(&(first, 1)), "{path}");
+                first += 1;
+            }
+            assert_eq!(requests(&fake, path), before + 1, "once, and then it waits");
+            assert!(channel.pause.is_zero() && channel.held() == 0);
+            let due = channel.sending.retry.due.expect("it is tried again");
+            pauses.push(
+                due.saturating_duration_since(Instant::now())
+                    .as_secs_f64()
+                    .ceil(),
+            );
+            let peer = channel.peer();
+            let trouble = peer.trouble().expect("it is told");
+            assert!(trouble.starts_with("cannot send a capture: "), "{trouble}");
+        }
+        assert_eq!(channel.receiver_notice(), None, "alerts arrive");
+        channel.sending.retry = capture::Retry::default();
+    }
+    let expected = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0].repeat(3);
+    // The machine may take some time between a failure and the look at its pause.
+    for (pause, expected) in pauses.iter().zip(expected) {
+        assert!((expected - 1.0..=expected).contains(pause), "{pauses:?}");
+    }
+    *fake.refused.lock().expect("no panic") = None;
     channel.attempt(SendTime::Bounded);
-    let got = fake.got.lock().expect("no panic").len();
-    assert_eq!(got, statuses.len());
-    assert_eq!(channel.receiver_notice(), None);
-    // A failure a minute later would be the first one.
-    let later = Instant::now() + Duration::from_secs(60);
-    channel
-        .standing
-        .fails(&io::Error::other("gone"), None, later);
-    assert_eq!(channel.receiver_notice(), None);
+    assert_eq!(source.ends(), (1, 0));
+    assert_eq!(channel.peer().trouble(), None);
+}
+
+#[test]
+fn a_capture_that_the_collector_refuses_for_too_long_is_given_up_and_counted() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    for path in ["/captures/alert", "/chunks/", "/done"] {
+        let source = Over::around_alert(1);
+        let mut channel = sending(&fixture, &source);
+        channel.patience = Duration::from_millis(200);
+        *fake.capture.lock().expect("no panic") = "7".to_owned();
+        *fake.refused.lock().expect("no panic") = Some((path, "503 Busy"));
+        channel.attempt(SendTime::Bounded);
+        assert_eq!(source.ends(), (0, 0), "it is tried again: {path}");
+        thread::sleep(channel.patience);
+        channel.sending.retry.due = None;
+        channel.attempt(SendTime::Bounded);
+        assert_eq!(source.ends(), (0, 1), "{path}");
+        assert_eq!(channel.peer().trouble(), None, "there is none any more");
+        let before = requests(&fake, "/captures/");
+        channel.attempt(SendTime::Bounded);
+        assert_eq!(requests(&fake, "/captures/"), before);
+    }
+    // What the collector never takes is given up at once, and what it asked for counts as none around an alert.
+    *fake.refused.lock().expect("no panic") = Some(("/captures/alert", "409 Conflict"));
+    let source = Over::around_alert(1);
+    sending(&fixture, &source).attempt(SendTime::Bounded);
+    assert_eq!(source.ends(), (0, 1));
+    *fake.refused.lock().expect("no panic") = Some(("/chunks/", "404 Not Found"));
+    let source = Over::asked(1);
+    sending(&fixture, &source).attempt(SendTime::Bounded);
+    assert_eq!(source.ends(), (1, 0));
+}
+
+#[test]
+fn a_collector_that_is_away_makes_no_capture_be_given_up() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let source = Over::around_alert(1);
+    let mut channel = sending(&fixture, &source);
+    channel.attempt(SendTime::Bounded);
+    assert_eq!(source.ends(), (0, 0), "its number is missing");
+    channel.patience = Duration::ZERO;
+    let nobody = format!("http://{}", nobody());
+    let url = std::mem::replace(&mut channel.options.url, nobody);
+    channel.link.move_to(&channel.options.url);
+    for _ in 0..3 {
+        channel.sending.retry.due = None;
+        assert!(channel.send_capture(SendTime::Bounded));
+        assert_eq!(source.ends(), (0, 0));
+    }
+    channel.link.move_to(&url);
+    channel.sending.retry.due = None;
+    *fake.capture.lock().expect("no panic") = "7".to_owned();
+    assert!(channel.send_capture(SendTime::Bounded));
+    assert_eq!(source.ends(), (1, 0));
 }
 
 /// Records nothing, and keeps which captures began.
@@ -79,7 +221,10 @@ impl crate::CaptureSource for Source {
     fn progress(&self) -> crate::CaptureProgress {
         match self.0.lock().expect("no panic").last() {
             None => crate::CaptureProgress::Idle,
-            Some(&id) => crate::CaptureProgress::Recording(crate::CaptureCause::Asked(id)),
+            Some(&id) => crate::CaptureProgress::Recording {
+                cause: crate::CaptureCause::Asked(id),
+                until: Instant::now() + Duration::from_secs(3600),
+            },
         }
     }
 
@@ -88,6 +233,10 @@ impl crate::CaptureSource for Source {
     }
 
     fn forget(&self) {}
+
+    fn wake_by(&self, _wake: crate::CaptureWake) {}
+
+    fn set_own(&self, _own: &CaptureOnAlert) {}
 
     fn follow(&self, _wanted: Option<CaptureOnAlert>) {}
 
@@ -139,7 +288,7 @@ fn a_capture_takes_turns_with_alerts_and_goes_on_where_it_was() {
     let mut channel = open(&fixture);
     channel.turn = TURN;
     let slot = ReportSlot::default();
-    slot.take_captures(Arc::new(Over(3 * (512 << 10))));
+    slot.take_captures(Over::asked(3 * (512 << 10)));
     channel.keep_reports(&slot);
     let lines = || {
         let got = fake.got.lock().expect("no panic");
@@ -161,4 +310,107 @@ fn a_capture_takes_turns_with_alerts_and_goes_on_where_it_was() {
     let place = |name: &str| lines.iter().position(|line| line == name);
     let between = &lines[place("0").expect("it is sent")..place("done").expect("it ends")];
     assert!(between.contains(&"batches".to_owned()), "{lines:?}");
+}
+
+/// Records around alerts. The test says when a capture begins, and when it is over.
+struct Around {
+    progress: Mutex<crate::CaptureProgress>,
+    wake: Mutex<Option<crate::CaptureWake>>,
+    /// Number of times that its progress was looked at.
+    looks: AtomicUsize,
+}
+
+impl crate::CaptureSource for Around {
+    fn begin(&self, _id: u64, _seconds: u64) {}
+
+    fn end(&self) {}
+
+    fn progress(&self) -> crate::CaptureProgress {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        let mut progress = self.progress.lock().expect("no panic");
+        if let crate::CaptureProgress::Recording { cause, until } = &*progress
+            && Instant::now() >= *until
+        {
+            *progress = crate::CaptureProgress::Done {
+                cause: cause.clone(),
+                bytes: 1,
+                events: 1,
+                lost: 0,
+            };
+        }
+        progress.clone()
+    }
+
+    fn read(&self, _from: usize, length: usize) -> Vec<u8> {
+        vec![0; length.min(1)]
+    }
+
+    fn forget(&self) {
+        *self.progress.lock().expect("no panic") = crate::CaptureProgress::Idle;
+    }
+
+    fn wake_by(&self, wake: crate::CaptureWake) {
+        *self.wake.lock().expect("no panic") = Some(wake);
+    }
+
+    fn set_own(&self, _own: &CaptureOnAlert) {}
+
+    fn follow(&self, _wanted: Option<CaptureOnAlert>) {}
+
+    fn on_alert(&self) -> Option<(CaptureOnAlert, crate::AlertCaptureCounts)> {
+        let on = CaptureOnAlert {
+            priority: Some(rules::Priority::Warning),
+            ..CaptureOnAlert::default()
+        };
+        Some((on, crate::AlertCaptureCounts::default()))
+    }
+
+    fn refuse(&self) {
+        unreachable!("the collector takes it");
+    }
+}
+
+#[test]
+fn nobody_looks_for_a_capture_that_has_not_begun_and_one_that_has_is_sent_at_its_end() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    *fake.capture.lock().expect("no panic") = "7".to_owned();
+    let mut channel = open(&fixture);
+    let source = Arc::new(Around {
+        progress: Mutex::new(crate::CaptureProgress::Idle),
+        wake: Mutex::default(),
+        looks: AtomicUsize::new(0),
+    });
+    // It has shown life: the next time is in 15 seconds.
+    channel.attempt(SendTime::Bounded);
+    channel.attempt(SendTime::Bounded);
+    channel.heartbeat = Instant::now() + HEARTBEAT;
+    channel.next_attempt = channel.heartbeat;
+    let (dispatcher, _told) = telling(channel);
+    dispatcher.take_captures(Arc::clone(&source) as Arc<dyn crate::CaptureSource>);
+    thread::sleep(Duration::from_millis(2500));
+    assert_eq!(source.looks.load(Ordering::SeqCst), 0, "nothing happens");
+
+    let alert = crate::CapturedAlert {
+        rule: "R".to_owned(),
+        time_ns: 1,
+        before_ms: 2,
+        after_ms: 3,
+    };
+    let began = Instant::now();
+    *source.progress.lock().expect("no panic") = crate::CaptureProgress::Recording {
+        cause: crate::CaptureCause::Alert(alert),
+        until: began + Duration::from_millis(500),
+    };
+    source.wake.lock().expect("no panic").as_ref().expect("set")();
+    while requests(&fake, "/done") == 0 {
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "before the sign of life"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    let looks = source.looks.load(Ordering::SeqCst);
+    assert!(looks < 10, "{looks}");
 }
