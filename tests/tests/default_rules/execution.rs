@@ -49,9 +49,10 @@ library_preloaded => Case {
         act("ls", sh!("mkdir -p /tmp/a/b; cp /lib/*/libm.so.6 /tmp/a/b/x.so; LD_PRELOAD=/tmp/a/b/x.so ls")).by(&[User])
             .showing(&[("proc.env[LD_PRELOAD]", "/tmp/a/b/x.so")]),
         act("ls", sh!("cp /lib/*/libm.so.6 /dev/shm/x.so; LD_AUDIT=/dev/shm/x.so ls || :")).at(&[Host, Below]),
+        act("ls", sh!("mkdir /tmp/a; cp /lib/*/libm.so.6 /tmp/a/x.so; cd /tmp/a; LD_PRELOAD=libdl.so.2:./x.so ls")),
     ],
     near_misses: &[
-        act("ls", sh!("LD_PRELOAD=libm.so.6 ls; LD_LIBRARY_PATH=/tmp/a ls")),
+        act("ls", sh!("cd /tmp; LD_PRELOAD=libm.so.6 ls; LD_LIBRARY_PATH=/tmp/a ls; cd /usr; LD_PRELOAD=lib/x.so ls")),
         act("ls", sh!("ln -s /bin/bash /usr/bin/make; make -c 'LD_PRELOAD=/tmp/a/x.so ls; :'")),
     ],
 };
@@ -115,6 +116,8 @@ netcat_on_host => Case {
     fires: &[
         act("ncat", &["ncat", "-e", "/bin/true", "127.0.0.1", "1"]).at(&[Host]).by(&[User]),
         act("socat", &["socat", "TCP:127.0.0.1:1", "EXEC:true"]).at(&[HostNetwork]),
+        // Under another name, and as the last of several letters.
+        act("x", sh!("cp /bin/true %W/ncat; ln -s %W/ncat %W/x; %W/x -nlve/bin/sh 4444")).at(&[Host]),
     ],
     near_misses: &[
         act("ncat", sh!("ncat --send-only -w 1 127.0.0.1 1; nc -z -C 127.0.0.1 1; socat TCP:127.0.0.1:1 STDOUT"))

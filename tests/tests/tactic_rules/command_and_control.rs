@@ -32,7 +32,7 @@ paste_site => Case {
     rule: "Paste or drop site contacted",
     fires: &[
         act("curl", stand_in!("curl", "$t -s https://pastebin.com/raw/x")).at(&[Host, Below]).by(BOTH),
-        act("nc", stand_in!("nc", "$t termbin.com 9999")),
+        act("nc", stand_in!("nc", "$t termbin.com. 9999")),
     ],
     near_misses: &[
         act("curl", stand_in!("curl", "$t https://127.0.0.1/pastebin.com.html", "$t https://notpastebin.com/")),

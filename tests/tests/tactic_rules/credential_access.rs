@@ -40,10 +40,12 @@ secrets_of_a_cluster => Case {
 raw_socket => Case {
     rule: "Raw socket opened",
     fires: &[act("perl", &["perl", "-e", "socket(S, 2, 3, 1) or die"]).at(&[Host, Below])
-        .showing(&[("evt.args", "*AF_INET*")])],
+        .showing(&[("evt.args", "*AF_INET*")]),
+        // Anybody can give a program this name.
+        act("ping", script!("cp /usr/bin/perl /tmp/ping; /tmp/ping -e 'socket(S, 2, 3, 1) or die'"))],
     near_misses: &[
         act("perl", &["perl", "-e", "socket(S, 2, 2, 17) && socket(S, 2, 1, 6) && socket(S, 16, 3, 0) or die"]),
-        act("ping", script!("cp /usr/bin/perl %W/ping; %W/ping -e 'socket(S, 2, 3, 1) or die'")),
+        act("ping", script!("cp /usr/bin/perl /usr/local/bin/ping; ping -e 'socket(S, 2, 3, 1) or die'")).by(&[Root]),
     ],
 };
 

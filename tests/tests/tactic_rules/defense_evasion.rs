@@ -6,6 +6,7 @@ cases! {
 security_product_removed => Case {
     rule: "Security product removed",
     fires: &[act("apt-get", stand_in!("apt-get", "$t -y purge auditd")).at(&[Host]).by(BOTH),
+        act("apt-get", stand_in!("apt-get", "$t -o Dpkg::Use-Pty=0 -y purge auditd")).at(&[Host]),
         act("rpm", stand_in!("rpm", "$t -e falcon-sensor")).at(&[Host])],
     near_misses: &[
         act("apt-get", stand_in!("apt-get", "$t -y install auditd", "$t -y remove cowsay")).at(&[Host]),
@@ -34,6 +35,7 @@ world_writable => Case {
         act("chmod", script!("chmod 777 /etc/hosts")).at(CONTAINER).showing(&[("fs.path.name", "/etc/hosts")]),
         act("perl", &["perl", "-e", "chmod 0666, q(/usr/bin/env) or die"]),
         act("chmod", script!("chmod -R 777 /home")),
+        act("chmod", script!("cd /tmp; chmod 777 ../usr/bin/../../etc/hosts")),
     ],
     near_misses: &[
         act("chmod", script!("chmod 755 /etc/hosts; chmod 1777 /opt; : > %W/x; chmod 777 %W/x")),
