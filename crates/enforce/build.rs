@@ -7,6 +7,7 @@ mod programs;
 
 fn main() {
     programs::compile("needs");
+    programs::compile("quarantine");
     for (name, variable) in [
         ("enforce", "TOLLGATE_BPF_BUILD"),
         ("egress", "TOLLGATE_EGRESS_BUILD"),

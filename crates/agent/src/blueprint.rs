@@ -25,7 +25,9 @@ use crate::observer::AlertObserver;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::plugins::Plugins;
-use crate::recording::{CollectorCapture, Recordings, UnstartedRecording};
+use crate::recording::{
+    CollectorCapture, Recordings, ResponseCapture, UnstartedRecording, for_responses,
+};
 use crate::reload::ConfigSource;
 use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
@@ -192,6 +194,7 @@ fn read(
     let sink = DeferredSink::default();
     let for_collector = CollectorCapture::of(config);
     let (recorder, recordings) = recordings(detection, config, is_resumed, for_collector.clone())?;
+    let (recorder, capture) = for_responses(config, recorder);
     let verify = verify_options(config, engine);
     let options = engine_options(config, recorder.clone());
     let is_watch = matches!(origin, Origin::Files) && told.is_none();
@@ -202,6 +205,7 @@ fn read(
         records_files: !recordings.is_empty(),
         sink: &sink,
         verify: &verify,
+        capture,
         engine,
         plugins: &plugins,
     };
@@ -350,6 +354,8 @@ struct Judging<'a> {
     records_files: bool,
     sink: &'a DeferredSink,
     verify: &'a VerifyOptions,
+    /// Records events for responses.
+    capture: Option<Arc<ResponseCapture>>,
     engine: EngineKind,
     plugins: &'a Plugins,
 }
@@ -399,7 +405,10 @@ impl Judging<'_> {
             warning.iter().for_each(|warning| journal::warn(warning));
         }
         let is_silent = detection.quiet || is_later;
-        let responses = responses::prepare(config, self.engine, &rules.evaluator, is_silent)?;
+        let responses = {
+            let means = (self.engine, self.capture.clone());
+            responses::prepare(config, means, &rules.evaluator, is_silent)?
+        };
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;

@@ -114,7 +114,7 @@ pub(super) fn configuration_with(
     }
     config.verify = interception.verify.unwrap_or(config.verify);
     config.io_uring = interception.io_uring.unwrap_or(config.io_uring);
-    config.responses.may_deny = responses::may_deny(&config);
+    (config.responses.may_deny, config.responses.may_capture) = responses::needs(&config);
     Ok((config, warnings))
 }
 

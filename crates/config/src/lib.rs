@@ -854,6 +854,7 @@ syscall_event_drops:
             each: rate(3.0, 4),
             // No keys.
             may_deny: false,
+            may_capture: false,
         }
     }
 

@@ -14,6 +14,8 @@ pub struct ResponseSettings {
     pub files: Vec<PathBuf>,
     /// An action of these files withholds calls from processes. Whoever reads the files sets it.
     pub may_deny: bool,
+    /// An action of these files records events. Set likewise.
+    pub may_capture: bool,
     /// `responses.dry_run`: report actions and do none.
     pub dry_run: bool,
     /// `responses.accept_partial`: refused actionners whose actions are left out.
@@ -33,6 +35,7 @@ impl Default for ResponseSettings {
         Self {
             files: Vec::new(),
             may_deny: false,
+            may_capture: false,
             dry_run: false,
             accept_partial: Vec::new(),
             total: rate(20.0, 100),

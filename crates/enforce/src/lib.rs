@@ -21,6 +21,7 @@ mod landlock;
 mod names;
 mod needs;
 pub mod probe;
+mod quarantine;
 mod server;
 mod tree;
 
@@ -43,6 +44,7 @@ pub use enforcer::{
 pub use error::Error;
 pub use landlock::{LandlockError, other_names};
 pub use needs::ListenerHelper;
+pub use quarantine::{end_quarantine, quarantine, try_quarantine};
 pub use server::restrict_server;
 
 /// Tells the programs at control groups of this build from those of others.

@@ -53,8 +53,10 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    pub(crate) fn put(&mut self, denial: Denial) {
-        self.in_force.retain(|known| known.id != denial.id);
+    pub(crate) fn put(&mut self, mut denial: Denial) {
+        let known = self.in_force.extract_if(.., |known| known.id == denial.id);
+        // Descendants that are hit stay so while an answer to another alert looks for those to spare.
+        denial.has_descendants |= known.last().is_some_and(|known| known.has_descendants);
         self.in_force.push(denial);
     }
 
@@ -150,6 +152,15 @@ mod tests {
         // Another denial does not spare it.
         root.deny(denial(2, true));
         assert!(denied(&spared) && denied(&below) && !denied(&twin));
+    }
+
+    #[test]
+    fn descendants_stay_hit_when_another_alert_is_answered() {
+        let root = child(1, None);
+        let below = child(2, Some(&root));
+        root.deny(denial(1, true));
+        root.deny(denial(1, false));
+        assert!(below.is_denied(Deniable::Exec, 0));
     }
 
     #[test]

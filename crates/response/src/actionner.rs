@@ -15,6 +15,10 @@ pub(crate) enum Actionner {
     Thaw,
     /// `process:deny`.
     Deny,
+    /// `container:quarantine`.
+    Quarantine,
+    /// `host:capture`.
+    Capture,
     /// `host:script`.
     Script,
     /// `host:webhook`.
@@ -23,11 +27,13 @@ pub(crate) enum Actionner {
 
 impl Actionner {
     /// All actionners of this host.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Terminate,
         Self::Freeze,
         Self::Thaw,
         Self::Deny,
+        Self::Quarantine,
+        Self::Capture,
         Self::Script,
         Self::Webhook,
     ];
@@ -39,6 +45,8 @@ impl Actionner {
             Self::Freeze => "process:freeze",
             Self::Thaw => "process:thaw",
             Self::Deny => "process:deny",
+            Self::Quarantine => "container:quarantine",
+            Self::Capture => "host:capture",
             Self::Script => "host:script",
             Self::Webhook => "host:webhook",
         }
@@ -51,6 +59,8 @@ impl Actionner {
             Self::Freeze => &["allow_protected", "duration"],
             Self::Thaw => &[],
             Self::Deny => &["allow_protected", "calls", "duration"],
+            Self::Quarantine => &["allow", "allow_protected", "duration"],
+            Self::Capture => &["duration", "folder", "max_mib"],
             Self::Script => &["file", "script", "shell", "timeout"],
             Self::Webhook => &["ca_file", "headers", "insecure", "timeout", "url"],
         }
@@ -64,7 +74,10 @@ impl Actionner {
 
     /// Returns true if it acts on the process of the alert.
     pub(crate) fn needs_process(self) -> bool {
-        matches!(self, Self::Terminate | Self::Freeze | Self::Deny)
+        matches!(
+            self,
+            Self::Terminate | Self::Freeze | Self::Deny | Self::Quarantine
+        )
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -86,13 +99,12 @@ pub struct Unavailable {
 const CLUSTER: &str =
     "it acts through the API of a Kubernetes cluster, which this program does not use";
 const CLOUD: &str = "it calls a service of a cloud provider with the provider's credentials";
-const NOT_YET: &str = "this build does not have it yet";
 
 const fn refused(name: &'static str, why: &'static str, instead: &'static str) -> Unavailable {
     Unavailable { name, why, instead }
 }
 
-/// The refused actionners, sorted by name: those of Falco Talon, and names that are kept for later.
+/// The refused actionners of Falco Talon, sorted by name.
 const UNAVAILABLE: &[Unavailable] = &[
     refused(
         "aws:lambda",
@@ -102,19 +114,9 @@ const UNAVAILABLE: &[Unavailable] = &[
     refused("calico:networkpolicy", CLUSTER, "keep Falco Talon for it"),
     refused("cilium:networkpolicy", CLUSTER, "keep Falco Talon for it"),
     refused(
-        "container:quarantine",
-        NOT_YET,
-        "use `host:script` with nft(8) in the network namespace of the process",
-    ),
-    refused(
         "gcp:function",
         CLOUD,
         "use `host:webhook` to the function's URL",
-    ),
-    refused(
-        "host:capture",
-        NOT_YET,
-        "use `-w FILE` records what the rules use",
     ),
     refused("kubernetes:annotation", CLUSTER, "keep Falco Talon for it"),
     refused("kubernetes:cordon", CLUSTER, "keep Falco Talon for it"),
@@ -139,13 +141,13 @@ const UNAVAILABLE: &[Unavailable] = &[
     refused(
         "kubernetes:networkpolicy",
         CLUSTER,
-        "keep Falco Talon for it",
+        "use `container:quarantine`, or keep Falco Talon for it",
     ),
     refused("kubernetes:script", CLUSTER, "use `host:script`"),
     refused(
         "kubernetes:sysdig",
         CLUSTER,
-        "use `-w FILE` records what the rules use",
+        "use `host:capture`, which records what the rules use",
     ),
     refused(
         "kubernetes:tcpdump",

@@ -8,7 +8,7 @@ use event::Pid;
 use crate::act::deny;
 use crate::act::process::{Immediate, KILLED, STOPPED, would_have};
 use crate::bound::{Bound, SIGKILL, SIGSTOP};
-use crate::denials::Withheld;
+use crate::denials::WithheldCalls;
 use crate::parameters::Operation;
 use crate::responder::{Rule, Shared};
 use crate::tree::{Selection, Tree};
@@ -22,8 +22,14 @@ impl Shared {
         let (allowed, kills) = match &first.act {
             Operation::Terminate { allowed } => (allowed, true),
             Operation::Freeze { allowed, .. } => (allowed, false),
-            Operation::Deny { .. } => return self.deny_at_once(rule, process),
-            Operation::Thaw | Operation::Script(_) | Operation::Webhook(_) => {
+            act @ Operation::Deny { allowed, .. } => {
+                return self.deny_at_once(rule, process, (act, allowed));
+            }
+            Operation::Thaw
+            | Operation::Quarantine { .. }
+            | Operation::Capture(_)
+            | Operation::Script(_)
+            | Operation::Webhook(_) => {
                 return Immediate::None;
             }
         };
@@ -47,23 +53,18 @@ impl Shared {
 
     /// Withholds calls from the process of an alert, that of the alert included if its answer is awaited. Its descendants have
     /// to be looked through first, as some may be protected.
-    fn deny_at_once(&self, rule: &Rule, process: &Arc<Bound>) -> Immediate {
-        let first = rule.response.actions.first().map(|action| &action.act);
-        let Some(Operation::Deny {
-            allowed,
-            calls,
-            duration,
-        }) = first
-        else {
+    fn deny_at_once(
+        &self,
+        rule: &Rule,
+        process: &Arc<Bound>,
+        (act, allowed): (&Operation, &[String]),
+    ) -> Immediate {
+        let Some(withheld) = WithheldCalls::of(act) else {
             return Immediate::None;
         };
         if let Err(refusal) = self.guard.check(&self.proc, process, allowed) {
             return Immediate::Refused(refusal);
         }
-        let withheld = Withheld {
-            calls,
-            duration: *duration,
-        };
         if rule.is_dry {
             return self.rehearse_at_once(process, allowed, &deny::verb(withheld));
         }

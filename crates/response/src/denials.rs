@@ -7,6 +7,8 @@ use abi::Deniable;
 use event::{Denial, DenialId, Pid, ProcessDenier, StartTime};
 use sys::time::{Clock, now_ns};
 
+use crate::parameters::Operation;
+
 /// The engines. Clones share them.
 #[derive(Clone, Default)]
 pub struct Denials(Arc<Mutex<Vec<Arc<dyn ProcessDenier>>>>);
@@ -30,9 +32,24 @@ pub(crate) enum NotDenied {
 
 /// What is withheld, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Withheld<'a> {
+pub(crate) struct WithheldCalls<'a> {
     pub(crate) calls: &'a [Deniable],
     pub(crate) duration: Option<Duration>,
+}
+
+impl<'a> WithheldCalls<'a> {
+    /// Returns what an action withholds, if it is one that does.
+    pub(crate) fn of(act: &'a Operation) -> Option<Self> {
+        match act {
+            Operation::Deny {
+                calls, duration, ..
+            } => Some(Self {
+                calls,
+                duration: *duration,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl Denials {
@@ -48,7 +65,7 @@ impl Denials {
         &self,
         process: (Pid, StartTime),
         id: DenialId,
-        withheld: Withheld<'_>,
+        withheld: WithheldCalls<'_>,
         has_descendants: bool,
     ) -> Result<(), NotDenied> {
         let until_ns = withheld

@@ -11,11 +11,13 @@ mod bound;
 mod denials;
 mod diagnostic;
 mod frozen;
+mod group;
 mod guard;
 pub mod load;
 mod matching;
 mod outcome;
 mod parameters;
+mod prepare;
 mod responder;
 mod scripts;
 #[cfg(test)]
@@ -23,9 +25,13 @@ mod testing;
 mod tree;
 mod worker;
 
+pub use act::capture::{CapturedEvents, EventCapture};
+pub use act::quarantine::Quarantiner;
 pub use actionner::{Unavailable, host_actionners, unavailable};
 pub use denials::Denials;
 pub use diagnostic::{Code, Diagnostic};
 pub use guard::PROTECTED;
 pub use load::{Loaded, Responses, SourceFile};
-pub use responder::{Limits, Offered, PrepareError, Prepared, Responder, Settings};
+pub use parameters::Network;
+pub use prepare::{Means, PrepareError};
+pub use responder::{Limits, Offered, Prepared, Responder, Settings};

@@ -1,5 +1,6 @@
 //! What an action does: its actionner with parameters.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,12 +37,51 @@ pub(crate) enum Operation {
         /// Time after which they may again; `None` for never.
         duration: Option<Duration>,
     },
+    /// Cuts the container of the process off from the network.
+    Quarantine {
+        /// Protected programs that may be in it.
+        allowed: Vec<String>,
+        /// The rest.
+        options: QuarantineOptions,
+    },
+    /// Records events.
+    Capture(CaptureOptions),
     /// Lets those go on that the actions before have stopped.
     Thaw,
     /// Runs a program.
     Script(ScriptOptions),
     /// Sends the alert to a web server.
     Webhook(WebhookOptions),
+}
+
+/// A network by its first address and the length of its prefix.
+pub type Network = (IpAddr, u8);
+
+/// Options of `container:quarantine`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuarantineOptions {
+    /// Networks that stay reachable.
+    pub(crate) networks: Vec<Network>,
+    /// Time after which all are; `None` for never.
+    pub(crate) duration: Option<Duration>,
+}
+
+/// Options of `host:capture`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CaptureOptions {
+    /// Folder of the file.
+    pub(crate) folder: PathBuf,
+    pub(crate) duration: Duration,
+    /// Largest file in MiB.
+    pub(crate) max_mib: u32,
+}
+
+impl CaptureOptions {
+    /// Returns the size of the largest file in bytes.
+    pub(crate) fn max_bytes(&self) -> usize {
+        // At most `LARGEST_CAPTURE`.
+        usize::try_from(u64::from(self.max_mib) << 20).unwrap_or(usize::MAX)
+    }
 }
 
 /// Options of `host:script`.
@@ -82,6 +122,13 @@ pub(crate) struct WebhookOptions {
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of a request.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time and size of a capture, and the most of both: it is kept in memory, and one of few threads waits for it.
+const CAPTURE_TIME: Duration = Duration::from_secs(10);
+const LONGEST_CAPTURE: Duration = Duration::from_secs(300);
+const CAPTURE_MIB: u32 = 16;
+const LARGEST_CAPTURE: u32 = 256;
+/// Networks that stay reachable from a container.
+const MOST_NETWORKS: usize = 1024;
 const SHELL: &str = "/bin/sh";
 
 impl Operation {
@@ -132,6 +179,14 @@ impl Operation {
                 calls: calls(reader, &fields),
                 duration: seconds(reader, &fields, "duration"),
             },
+            Actionner::Quarantine => Self::Quarantine {
+                allowed: allowed(reader, &fields),
+                options: QuarantineOptions {
+                    networks: networks(reader, &fields),
+                    duration: seconds(reader, &fields, "duration"),
+                },
+            },
+            Actionner::Capture => Self::Capture(capture(reader, &fields)?),
             Actionner::Thaw => Self::Thaw,
             Actionner::Script => Self::Script(script(reader, &fields)?),
             Actionner::Webhook => Self::Webhook(webhook(reader, &fields)?),
@@ -142,8 +197,12 @@ impl Operation {
     /// Returns true if it may take long: it waits for what is not under this program's control.
     pub(crate) fn waits(&self) -> bool {
         match self {
-            Self::Script(_) | Self::Webhook(_) => true,
-            Self::Terminate { .. } | Self::Freeze { .. } | Self::Deny { .. } | Self::Thaw => false,
+            Self::Script(_) | Self::Webhook(_) | Self::Capture(_) => true,
+            Self::Terminate { .. }
+            | Self::Freeze { .. }
+            | Self::Deny { .. }
+            | Self::Quarantine { .. }
+            | Self::Thaw => false,
         }
     }
 
@@ -153,6 +212,8 @@ impl Operation {
             Self::Terminate { .. } => Actionner::Terminate,
             Self::Freeze { .. } => Actionner::Freeze,
             Self::Deny { .. } => Actionner::Deny,
+            Self::Quarantine { .. } => Actionner::Quarantine,
+            Self::Capture(_) => Actionner::Capture,
             Self::Thaw => Actionner::Thaw,
             Self::Script(_) => Actionner::Script,
             Self::Webhook(_) => Actionner::Webhook,
@@ -208,6 +269,90 @@ fn calls(reader: &mut Reader, fields: &Fields<'_>) -> Vec<Deniable> {
         }
     }
     calls
+}
+
+/// Reads the networks that stay reachable: addresses, or prefixes such as `10.0.0.0/8`.
+fn networks(reader: &mut Reader, fields: &Fields<'_>) -> Vec<Network> {
+    let words = reader.words_of(fields, "allow");
+    if let Some((_, at)) = words.get(MOST_NETWORKS) {
+        let message = format!("`allow` has more than {MOST_NETWORKS} networks");
+        reader.problem(Code::UnknownValue, at, message);
+    }
+    let mut networks = Vec::new();
+    for (word, at) in &words {
+        match network(word) {
+            Ok(network) => networks.push(network),
+            Err(why) => {
+                let message = format!("`allow` cannot have `{word}`: {why}");
+                reader.problem(Code::UnknownValue, at, message);
+            }
+        }
+    }
+    networks
+}
+
+fn network(word: &str) -> Result<Network, &'static str> {
+    let (address, bits) = match word.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (word, None),
+    };
+    let address: IpAddr = address
+        .parse()
+        .map_err(|_| "expected an address or a prefix, such as 10.0.0.1 or fd00::/8")?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let bits =
+        match bits {
+            None => most,
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or(
+                "the length of the prefix has to be at most 32 with IPv4, and 128 with IPv6",
+            )?,
+        };
+    Ok((address, bits))
+}
+
+fn capture(reader: &mut Reader, fields: &Fields<'_>) -> Option<CaptureOptions> {
+    let Some(node) = fields.find("folder") else {
+        let message = "`host:capture` needs the parameter `folder`";
+        reader.problem(Code::Shape, &fields.location, message);
+        return None;
+    };
+    let folder = PathBuf::from(reader.text(node, "folder")?);
+    if !folder.is_absolute() {
+        let message = format!(
+            "`folder` has to be an absolute path, found `{}`",
+            folder.display()
+        );
+        reader.problem(Code::UnknownValue, &node.location, message);
+    }
+    let mut max_mib = CAPTURE_MIB;
+    if let Some(node) = fields.find("max_mib") {
+        let text = reader.text(node, "max_mib")?;
+        match text.parse() {
+            Ok(mib) if (1..=LARGEST_CAPTURE).contains(&mib) => max_mib = mib,
+            _ => {
+                let message = format!(
+                    "`max_mib` has to be MiB from 1 to {LARGEST_CAPTURE}, as events are kept in memory; found `{text}`"
+                );
+                reader.problem(Code::UnknownValue, &node.location, message);
+            }
+        }
+    }
+    let duration = seconds(reader, fields, "duration").unwrap_or(CAPTURE_TIME);
+    if duration > LONGEST_CAPTURE {
+        let message = format!(
+            "`duration` of `host:capture` is {} s at most",
+            LONGEST_CAPTURE.as_secs()
+        );
+        let at = fields
+            .find("duration")
+            .map_or(&fields.location, |node| &node.location);
+        reader.problem(Code::UnknownValue, at, message);
+    }
+    Some(CaptureOptions {
+        folder,
+        duration,
+        max_mib,
+    })
 }
 
 fn seconds(reader: &mut Reader, fields: &Fields<'_>, key: &str) -> Option<Duration> {
@@ -272,4 +417,29 @@ fn webhook(reader: &mut Reader, fields: &Fields<'_>) -> Option<WebhookOptions> {
         insecure: reader.switch(fields, "insecure").unwrap_or(false),
         timeout: seconds(reader, fields, "timeout").unwrap_or(WEBHOOK_TIMEOUT),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_addresses_and_prefixes() {
+        let parsed = |word| network(word).ok();
+        let address = |text: &str| text.parse().expect("an address");
+        assert_eq!(parsed("10.0.0.1"), Some((address("10.0.0.1"), 32)));
+        assert_eq!(parsed("10.0.0.0/8"), Some((address("10.0.0.0"), 8)));
+        assert_eq!(parsed("::/0"), Some((address("::"), 0)));
+        assert_eq!(parsed("fd00::1"), Some((address("fd00::1"), 128)));
+        for wrong in [
+            "10.0.0.0/33",
+            "fd00::/129",
+            "10.0.0/8",
+            "example.org",
+            "10.0.0.1/",
+            "/8",
+        ] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use event::{DenialId, StartTime};
-use outputs::{Dispatcher, HttpError, Throttle, ThrottleRate};
+use outputs::{Dispatcher, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
 use rules::Alert;
 
+use crate::act::capture::Ending;
 use crate::act::process::Immediate;
+use crate::act::quarantine::Quarantines;
 use crate::act::webhook::Webhook;
-use crate::actionner::Actionner;
 use crate::bound::{Bound, NotBound};
 use crate::denials::Denials;
 use crate::frozen::FrozenTrees;
@@ -22,6 +23,7 @@ use crate::guard::Guard;
 use crate::load::{ResponseRule, Responses};
 use crate::outcome;
 use crate::parameters::Operation;
+use crate::prepare::{self, Means, PrepareError};
 use crate::worker::{Job, PATIENT_CAPACITY, Place, Subject, Worker};
 
 /// Rate limits of rules whose actions are started.
@@ -48,44 +50,12 @@ pub struct Settings {
     pub cannot_deny: Option<&'static str>,
 }
 
-/// Responses cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PrepareError {
-    /// A web server cannot be used.
-    #[error("cannot use the action `{action}` of the response rule `{rule}`")]
-    Webhook {
-        /// Name of the action.
-        action: String,
-        /// Name of the rule.
-        rule: String,
-        /// The cause.
-        source: HttpError,
-    },
-    /// The engine cannot withhold calls.
-    #[error("cannot use `process:deny` of the response rule `{rule}`: not supported here: {why}")]
-    CannotDeny {
-        /// Name of the rule.
-        rule: String,
-        /// The cause.
-        why: &'static str,
-    },
-    /// The pids of the engine mean other processes here.
-    #[error(
-        "cannot use `{actionner}` of the response rule `{rule}`: the engine reports pids of another kernel"
-    )]
-    ForeignPids {
-        /// The actionner.
-        actionner: &'static str,
-        /// Name of the rule.
-        rule: String,
-    },
-}
-
 /// Responses that are ready to be started. No thread exists yet, so that the process can still fork.
 #[derive(Debug)]
 pub struct Prepared {
     rules: Vec<Rule>,
     settings: Settings,
+    means: Means,
     search_limit: Duration,
 }
 
@@ -117,6 +87,12 @@ pub(crate) struct Shared {
     pub(crate) dispatcher: Dispatcher,
     /// Stopped trees, which a thread resumes in time.
     pub(crate) frozen: Arc<FrozenTrees>,
+    /// What actions are done with.
+    pub(crate) means: Means,
+    /// Ends captures that run when nothing is left to record.
+    pub(crate) ending: Ending,
+    /// Control groups that are cut off for a time.
+    pub(crate) quarantines: Arc<Quarantines>,
     /// Who withholds calls.
     pub(crate) denials: Denials,
     /// Jobs that wait for scripts and servers.
@@ -174,7 +150,11 @@ impl Prepared {
     /// # Errors
     ///
     /// A web server cannot be used as configured, or an action needs pids that the engine does not report.
-    pub fn new(responses: Responses, settings: Settings) -> Result<Self, PrepareError> {
+    pub fn new(
+        responses: Responses,
+        settings: Settings,
+        means: Means,
+    ) -> Result<Self, PrepareError> {
         let now = Instant::now();
         let mut rules = Vec::new();
         for (number, response) in responses.rules.into_iter().enumerate() {
@@ -187,12 +167,7 @@ impl Prepared {
                         rule: response.name.to_string(),
                     });
                 }
-                if let (Actionner::Deny, Some(why)) = (actionner, settings.cannot_deny) {
-                    return Err(PrepareError::CannotDeny {
-                        rule: response.name.to_string(),
-                        why,
-                    });
-                }
+                prepare::check(&response.name, action, &settings, &means)?;
                 webhooks.push(match &action.act {
                     Operation::Webhook(options) => {
                         let opened = Webhook::open(options);
@@ -216,6 +191,7 @@ impl Prepared {
         Ok(Self {
             rules,
             settings,
+            means,
             search_limit: SEARCH_LIMIT,
         })
     }
@@ -237,6 +213,9 @@ impl Prepared {
             proc,
             dispatcher,
             frozen: Arc::default(),
+            means: self.means,
+            ending: Ending::default(),
+            quarantines: Arc::default(),
             denials: Denials::default(),
             waiting: AtomicUsize::new(0),
             rate: Mutex::new(Throttle::new(self.settings.limits.total, Instant::now())),
@@ -266,6 +245,12 @@ impl Prepared {
         let frozen = Arc::clone(&shared.frozen);
         let keep_time = move || frozen.keep_time();
         spawn("response-time".to_owned(), Box::new(keep_time))?;
+        if let Ok(quarantiner) = &shared.means.quarantine {
+            let (quarantines, quarantiner) =
+                (Arc::clone(&shared.quarantines), Arc::clone(quarantiner));
+            let keep_time = move || quarantines.keep_time(&*quarantiner);
+            spawn("response-net".to_owned(), Box::new(keep_time))?;
+        }
         Ok(Responder { shared, jobs })
     }
 }
@@ -325,8 +310,9 @@ impl Responder {
         self.shared.denials.clone()
     }
 
-    /// Waits until every started action is done, or the deadline has passed. Returns the number of alerts left.
+    /// Ends captures that run: nothing is left to record. Waits until every started action is done, or the deadline has passed. Returns the number of alerts left.
     pub fn flush(&self, deadline: Instant) -> usize {
+        self.shared.ending.end();
         let mut load = self
             .shared
             .load
@@ -343,9 +329,12 @@ impl Responder {
         *load
     }
 
-    /// Resumes processes that were stopped for a limited time, which nobody would resume later. Returns the number of
+    /// Resumes processes that were stopped for a limited time, and ends quarantines that have one, which nobody would do later. Returns the number of
     /// those that stay stopped.
     pub fn end(&self) -> usize {
+        if let Ok(quarantiner) = &self.shared.means.quarantine {
+            self.shared.quarantines.end(&**quarantiner);
+        }
         self.shared.frozen.end()
     }
 }
@@ -353,6 +342,7 @@ impl Responder {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.frozen.close();
+        self.quarantines.close();
     }
 }
 

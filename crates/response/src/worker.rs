@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rules::Alert;
 
 use crate::act::process::{self, Immediate, KILLED, STOPPED};
-use crate::act::{deny, script, webhook::Webhook};
+use crate::act::{capture, deny, quarantine, script, webhook::Webhook};
 use crate::bound::{Bound, NotBound, SIGCONT, has_ended};
-use crate::denials::Withheld;
+use crate::denials::WithheldCalls;
 use crate::frozen::Frozen;
 use crate::load::Action;
 use crate::outcome::{self, Outcome, Status, Timing};
-use crate::parameters::Operation;
+use crate::parameters::{Operation, QuarantineOptions};
 use crate::responder::{CAPACITY, Rule, Shared, since};
 use crate::tree::Selection;
 
@@ -193,18 +193,15 @@ impl Attempt<'_> {
         match (&action.act, self.rule.is_dry) {
             (Operation::Terminate { allowed }, true) => self.rehearse(allowed, KILLED),
             (Operation::Freeze { allowed, .. }, true) => self.rehearse(allowed, STOPPED),
-            (
-                Operation::Deny {
-                    allowed,
-                    calls,
-                    duration,
-                },
-                is_dry,
-            ) => {
-                let duration = *duration;
-                let withheld = Withheld { calls, duration };
-                self.deny(allowed, withheld, is_dry)
+            (act @ Operation::Deny { allowed, .. }, is_dry) => self.deny(allowed, act, is_dry),
+            (Operation::Quarantine { allowed, options }, is_dry) => {
+                self.quarantine(allowed, options, is_dry)
             }
+            (Operation::Capture(options), true) => capture::dry_run(options),
+            (Operation::Capture(options), false) => match &self.shared.means.capture {
+                Ok(source) => capture::run(options, source, &self.shared.ending, &self.job.alert),
+                Err(why) => Outcome::new(Status::Failed, *why),
+            },
             (Operation::Thaw, true) => dry("would have resumed what the actions before stopped"),
             (Operation::Script(options), true) => {
                 dry(&format!("would have run {}", script::name(options)))
@@ -249,7 +246,24 @@ impl Attempt<'_> {
         }
     }
 
-    fn deny(&self, allowed: &[String], withheld: Withheld<'_>, is_dry: bool) -> Outcome {
+    fn quarantine(&self, allowed: &[String], options: &QuarantineOptions, is_dry: bool) -> Outcome {
+        let shared = self.shared;
+        self.on_process(allowed, |select, root| {
+            match (&shared.means.quarantine, is_dry) {
+                (_, true) => quarantine::dry_run(select, root, options),
+                (Ok(quarantiner), false) => {
+                    let means = (&**quarantiner, &*shared.quarantines);
+                    quarantine::quarantine(select, root, options, means)
+                }
+                (Err(why), false) => Outcome::new(Status::Failed, why.clone()),
+            }
+        })
+    }
+
+    fn deny(&self, allowed: &[String], act: &Operation, is_dry: bool) -> Outcome {
+        let Some(withheld) = WithheldCalls::of(act) else {
+            return Outcome::new(Status::Failed, "nothing is to be withheld");
+        };
         self.on_process(allowed, |select, root| {
             if is_dry {
                 return deny::dry_run(select, root, withheld, &self.immediate);

@@ -7,6 +7,7 @@
 mod collector_capture;
 mod file;
 mod header;
+mod response_capture;
 mod ring;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use event::Event;
 pub(crate) use file::Writing;
 use file::{Chunk, Target};
 use outputs::Dispatcher;
+pub(crate) use response_capture::{ResponseCapture, for_responses};
 use rules::{Recorder, RuleMatch};
 use scap::write::Writer;
 

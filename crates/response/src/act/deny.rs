@@ -6,7 +6,7 @@ use event::DenialId;
 
 use crate::act::process::{Immediate, describe, rehearse};
 use crate::bound::Bound;
-use crate::denials::{Denials, NotDenied, Withheld, names};
+use crate::denials::{Denials, NotDenied, WithheldCalls, names};
 use crate::outcome::{Outcome, Status};
 use crate::tree::{Selection, Tree};
 
@@ -15,7 +15,7 @@ pub(crate) fn deny(
     select: &Selection<'_>,
     root: &Arc<Bound>,
     denials: &Denials,
-    (id, withheld): (DenialId, Withheld<'_>),
+    (id, withheld): (DenialId, WithheldCalls<'_>),
     immediate: &Immediate,
 ) -> Outcome {
     let mut tree = Tree::look(select, Arc::clone(root));
@@ -51,14 +51,14 @@ pub(crate) fn deny(
 pub(crate) fn dry_run(
     select: &Selection<'_>,
     root: &Arc<Bound>,
-    withheld: Withheld<'_>,
+    withheld: WithheldCalls<'_>,
     immediate: &Immediate,
 ) -> Outcome {
     rehearse(select, root, &verb(withheld), immediate)
 }
 
 /// What happens, in words: `denied exec for 10 s to`.
-pub(crate) fn verb(withheld: Withheld<'_>) -> String {
+pub(crate) fn verb(withheld: WithheldCalls<'_>) -> String {
     let calls = names(withheld.calls);
     match withheld.duration {
         Some(duration) => format!("denied {calls} for {} s to", duration.as_secs()),

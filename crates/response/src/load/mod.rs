@@ -355,6 +355,20 @@ impl Responses {
         actions.any(|action| matches!(action.act, Operation::Deny { .. }))
     }
 
+    /// Returns true if an action records events.
+    #[must_use]
+    pub fn capture(&self) -> bool {
+        let mut actions = self.rules.iter().flat_map(|rule| &rule.actions);
+        actions.any(|action| matches!(action.act, Operation::Capture(_)))
+    }
+
+    /// Returns true if an action cuts containers off from the network.
+    #[must_use]
+    pub fn quarantine(&self) -> bool {
+        let mut actions = self.rules.iter().flat_map(|rule| &rule.actions);
+        actions.any(|action| matches!(action.act, Operation::Quarantine { .. }))
+    }
+
     /// Returns true if there is no rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -83,10 +83,18 @@ fn responder_within(
     let (sender, reports) = channel();
     let settings_of_outputs = outputs::Settings::new("box".into(), Arc::new(|_: &str| {}));
     let dispatcher = Dispatcher::prepare(settings_of_outputs, vec![Box::new(Reporting(sender))]);
-    let mut prepared = Prepared::new(loaded.responses, settings).unwrap();
+    let mut prepared = Prepared::new(loaded.responses, settings, means()).unwrap();
     prepared.search_limit = search_limit;
     let responder = prepared.start(dispatcher.start().unwrap()).unwrap();
     (responder, reports)
+}
+
+/// No means.
+fn means() -> Means {
+    Means {
+        capture: Err("no engine"),
+        quarantine: Err("no programs".to_owned()),
+    }
 }
 
 /// A response rule for the alert.

@@ -110,7 +110,7 @@ fn an_engine_that_cannot_withhold_calls_is_refused_before_it_starts() {
         has_local_pids: true,
         cannot_deny: Some("it sees a call when it has been made"),
     };
-    let error = Prepared::new(loaded.responses, settings).unwrap_err();
+    let error = Prepared::new(loaded.responses, settings, means()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot use `process:deny` of the response rule `Answer`: not supported here: it sees a call when it has been made"
