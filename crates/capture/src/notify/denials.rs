@@ -2,30 +2,14 @@
 //!
 //! Whoever answers an alert asks for it while the program runs, and the filter of a running program cannot be widened. So a
 //! plan is extended before by all calls that may be withheld ([`plan_denials`]), and an engine whose filter lets one of them
-//! pass refuses to withhold any ([`ProcessDenier::deny`]).
-//!
-//! Each call is decided by its registers, which cannot change any more, and by the caller's true ancestors: children of
-//! processes that have ended are known by their marks ([`decoder::lineage`]), or by their birth under a tracer.
+//! pass refuses to withhold any. Each call is decided by its registers, which cannot change any more.
 
-use std::sync::{Arc, Weak};
-
-use abi::{Deniable, Errno, RegisterTest};
-use bumpalo::Bump;
-use event::{
-    CallPlan, Denial, DenialId, Evaluator, LiveProcess, Need, Outcome, Pid, Plan, Process,
-    ProcessDenier, Reason, Stage, StartTime, Tid,
-};
+use abi::{Deniable, RegisterTest};
+use event::{CallPlan, Need, Plan, Reason};
 use seccomp::adapt;
 use sys::notify::Notification;
-use sys::time::{Clock, now_ns};
 
-use super::receiver::Receiver;
-use super::worker::{CallEvaluator, CallView};
-use super::{Processes, Shared};
 use decoder::call::Call;
-use decoder::counters::Counters;
-use decoder::decode::{self, Decoded};
-use decoder::tree::Tree;
 
 /// Adds the calls to a plan that responses may withhold. Must be called before the plan is compiled to a filter.
 pub fn plan_denials(plan: &mut Plan) {
@@ -50,7 +34,7 @@ pub fn plan_denials(plan: &mut Plan) {
 }
 
 /// Returns a call that a filter of this plan lets pass although it may be withheld.
-fn uncovered(installed: &Plan) -> Option<abi::Syscall> {
+pub(super) fn uncovered(installed: &Plan) -> Option<abi::Syscall> {
     let is_covered = |row: &abi::TrappedCall| {
         let Some(planned) = installed.calls.get(&row.call) else {
             return false;
@@ -68,59 +52,8 @@ fn uncovered(installed: &Plan) -> Option<abi::Syscall> {
     rows.find(|row| !is_covered(row)).map(|row| row.call)
 }
 
-/// Withholds calls from the processes of an engine that holds its callers.
-struct Denier {
-    tree: Weak<Tree>,
-    /// Why it cannot.
-    lack: Option<String>,
-}
-
-impl Processes {
-    /// Returns what withholds calls from these processes. `installed`: the calls that their filter traps. `denies_rings`: none
-    /// of them has an io_uring.
-    #[must_use]
-    pub fn denier(&self, installed: &Plan, denies_rings: bool) -> Arc<dyn ProcessDenier> {
-        let lack = match uncovered(installed) {
-            Some(call) => Some(format!(
-                "the filter of the program lets `{call}` pass: it was made before a response file named `process:deny`"
-            )),
-            None if !denies_rings => Some("the program may have an io_uring".to_owned()),
-            None => None,
-        };
-        Arc::new(Denier {
-            tree: Arc::downgrade(&self.0),
-            lack,
-        })
-    }
-}
-
-impl ProcessDenier for Denier {
-    fn deny(&self, process: (Pid, StartTime), denial: Denial) -> Result<bool, String> {
-        let Some(tree) = self.tree.upgrade() else {
-            return Ok(false);
-        };
-        let found = tree.find(process.0);
-        if !found.is_some_and(|found| found.start == process.1) {
-            return Ok(false);
-        }
-        match &self.lack {
-            Some(lack) => Err(lack.clone()),
-            None => Ok(tree.deny(process, denial)),
-        }
-    }
-
-    fn spare(&self, process: (Pid, StartTime), denial: DenialId) -> bool {
-        let tree = self.tree.upgrade();
-        tree.is_some_and(|tree| tree.spare(process, denial))
-    }
-
-    fn is_alive(&self) -> bool {
-        self.tree.strong_count() > 0
-    }
-}
-
 /// Returns what a call does that can be withheld. A number that no table has may do anything.
-fn deniable(notification: &Notification) -> Option<Vec<Deniable>> {
+pub(super) fn deniable(notification: &Notification) -> Option<Vec<Deniable>> {
     // Its registers: what a `socketcall` reads from memory may change.
     let Some(call) = Call::from_registers(notification) else {
         return Some(Deniable::ALL.to_vec());
@@ -130,68 +63,6 @@ fn deniable(notification: &Notification) -> Option<Vec<Deniable>> {
         tests.iter().all(|test| test.holds(&call.args))
     };
     Deniable::of(call.syscall, holds).map(|deniable| vec![deniable])
-}
-
-impl<J: Evaluator> Shared<J> {
-    /// Returns the caller if the call is withheld from it.
-    pub(crate) fn denied_caller(&self, notification: &Notification) -> Option<Arc<Process>> {
-        if !self.tree.has_denials() {
-            return None;
-        }
-        let calls = deniable(notification)?;
-        let process = self.tree.of_thread(Tid(notification.tid), &self.counters)?;
-        let now = now_ns(Clock::Monotonic);
-        let is_denied = calls.iter().any(|call| process.is_denied(*call, now));
-        is_denied.then_some(process)
-    }
-}
-
-impl<J: Evaluator> CallEvaluator<J> {
-    /// Evaluates a call that fails because it is withheld, if a rule asks for it.
-    pub(crate) fn conclude_denied<'a>(
-        &mut self,
-        call: &'a Call,
-        process: &Process,
-        decoded: Decoded<'a>,
-        arena: &'a Bump,
-    ) {
-        let shared = Arc::clone(&self.shared);
-        if !shared.is_evaluated(call) {
-            return;
-        }
-        let time_ns = now_ns(Clock::Real);
-        let outcome = Outcome::Returned(-i64::from(Errno::EPERM.0));
-        let mut decoded = decoded.returned(call, outcome, arena);
-        if let Some(descriptor) = decoded.descriptor {
-            let (inspector, pid) = (&shared.tree.inspector, process.pid);
-            let result = Some(-i64::from(Errno::EPERM.0));
-            let resolved = decode::resolve(inspector, call, descriptor, result, pid, arena);
-            decoded.descriptor = Some(resolved);
-        }
-        let live = LiveProcess::default();
-        let view = CallView::at_entry(call, time_ns, decoded, &live, arena).returned(outcome);
-        self.conclude(&view, Stage::Exit, process);
-    }
-}
-
-impl<J: Evaluator + 'static> Receiver<J> {
-    /// Refuses a call that is withheld from its caller, and has rules see that it fails.
-    pub(super) fn deny(&mut self, call: &Call, process: &Process) {
-        let shared = Arc::clone(&self.worker.shared);
-        let arena = Bump::new();
-        let decoded = decode::decode(call, &self.memory, &arena);
-        if !self.seat.proceed() {
-            // A read missed its deadline, and a successor has the call.
-            return;
-        }
-        if !shared.listener.is_valid(call.id).unwrap_or(false) {
-            // What was read may be another process's.
-            Counters::add(&shared.counters.gone);
-            return;
-        }
-        self.worker.conclude_denied(call, process, decoded, &arena);
-        shared.answer_instead(call.id, Err(Errno::EPERM.0));
-    }
 }
 
 #[cfg(test)]

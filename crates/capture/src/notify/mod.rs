@@ -16,6 +16,7 @@ mod claim;
 mod confine;
 mod denial_paths;
 mod denials;
+mod denied_call;
 pub(crate) mod escalation;
 mod gate;
 pub(crate) mod guard;

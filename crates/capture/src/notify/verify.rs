@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use abi::{Errno, Syscall};
 use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
+use super::denials;
 use super::writers::{self, Effect};
 use decoder::call::Call;
 use decoder::tree::Tree;
@@ -83,7 +84,7 @@ impl VerifyOptions {
     pub fn extend(self, plan: &mut Plan) {
         writers::extend(self.verify, plan);
         if self.may_deny {
-            super::plan_denials(plan);
+            denials::plan_denials(plan);
         }
     }
 }
