@@ -178,12 +178,19 @@ impl State {
         if !self.needs_events() {
             return false;
         }
+        let on_alert = self.on_alert.as_ref();
+        let fitting = on_alert.and_then(|on_alert| longest(on_alert, matched));
+        if self.capture.is_none() && self.ring.keeps_no_past() {
+            if fitting.is_none() {
+                return false;
+            }
+            // The capture begins with the event of the alert.
+            self.ring.cut();
+        }
         let blocks = self.ring.add(event, now);
         if let Some(capture) = &mut self.capture {
             capture.add(blocks);
         }
-        let on_alert = self.on_alert.as_ref();
-        let fitting = on_alert.and_then(|on_alert| longest(on_alert, matched));
         fitting.is_some_and(|fitting| self.alert(event.time_ns, fitting, now))
     }
 

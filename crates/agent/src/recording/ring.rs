@@ -78,6 +78,18 @@ impl Ring {
         self.writer.forget();
     }
 
+    /// Returns true if a capture of the past has nothing but the last event.
+    pub(super) fn keeps_no_past(&self) -> bool {
+        self.time.is_zero()
+    }
+
+    /// Drops all events. The next one stands alone.
+    pub(super) fn cut(&mut self) {
+        self.segments.clear();
+        self.size = 0;
+        self.is_cut = true;
+    }
+
     /// Encodes an event and keeps it. Returns its blocks, which may follow those of the event before; `None` if it cannot be written.
     pub(super) fn add(&mut self, event: &Event<'_>, now: Instant) -> Option<&[u8]> {
         let begins = self.is_kept() && self.begins_segment(now);

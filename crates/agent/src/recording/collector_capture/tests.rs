@@ -300,6 +300,36 @@ fn the_collector_says_which_alerts_unless_the_agent_does_and_a_rule_may_ask_itse
 }
 
 #[test]
+fn a_capture_without_the_past_begins_with_the_event_of_its_alert() {
+    let capture = CollectorCapture::new(CaptureOnAlert {
+        before: 0,
+        ..warnings()
+    });
+    let opens = Opens::new();
+    // The second time nothing of the first one is left.
+    for start in [0, 5_000] {
+        opens.at(&capture, start, "/before", &[]);
+        opens.at(&capture, start, "/alert", &matched("W", Priority::Critical));
+        opens.at(&capture, start + 1, "/after", &[]);
+        opens.at(&capture, start + 2_000, "/late", &[]);
+        let CaptureProgress::Done { cause, events, .. } = capture.progress() else {
+            panic!("its time is over");
+        };
+        let CaptureCause::Alert(alert) = cause else {
+            panic!("nobody asked for it");
+        };
+        assert_eq!((alert.before_ms, alert.after_ms, events), (0, 1_000, 2));
+        let opened = opened(&capture);
+        assert_eq!(opened.len(), 2, "{opened:?}");
+        for ((seen, parent), name) in opened.iter().zip(["/alert", "/after"]) {
+            assert!(seen.contains(&formatted(name)), "{name} in {opened:?}");
+            assert!(parent.contains(&formatted("parent arg")), "{opened:?}");
+        }
+        capture.forget();
+    }
+}
+
+#[test]
 fn events_do_not_wait_for_the_header_of_a_capture_that_begins() {
     let capture = CollectorCapture::new(CaptureOnAlert::default());
     capture.begin_with(7, 300, || {
