@@ -178,12 +178,12 @@ fn container_of_child(command: &[&str]) -> Option<Arc<Container>> {
 
 #[test]
 fn a_pid_namespace_alone_makes_no_container() {
-    testing::need_root!();
+    ::testing::need_root!();
     let proc = Proc::open().unwrap();
     let containers = Containers::new(&proc, ContainerOptions::default()).unwrap();
     let own = containers.own().containment;
     if own != Containment::Host {
-        testing::skip!("needs to run on a host", || Ok(format!("{own:?}")));
+        ::testing::skip!("needs to run on a host", || Ok(format!("{own:?}")));
     }
     let containment = |options: &[&str]| {
         let command = [&["unshare", "-f"], options].concat();
