@@ -16,7 +16,7 @@ const PART: usize = 512 << 10;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time for which a collector may refuse the same part of a capture: as long as it waits for one itself.
+/// Time for which a collector that answers other requests may refuse or miss the same part of a capture: as long as it waits for one itself.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A capture on its way.
@@ -35,7 +35,8 @@ pub(super) struct Sending {
 /// When a request about a capture is made again.
 #[derive(Default)]
 pub(super) struct Retry {
-    /// When the collector first answered that it cannot take it now, since it took something last.
+    /// When a request first failed, or the collector first answered that it cannot take it now, since it took something last, and
+    /// since requests without a capture failed last.
     pub(super) refused: Option<Instant>,
     pause: Duration,
     /// The next attempt; `None`: at once.
@@ -76,20 +77,26 @@ impl CollectorChannel {
             }
             return;
         };
-        match source.progress() {
-            CaptureProgress::Idle => {}
-            CaptureProgress::Recording { cause, .. } | CaptureProgress::Done { cause, .. } => {
-                match cause {
-                    CaptureCause::Asked(id) if id == order.id => return,
-                    // The collector has given up the one before.
-                    CaptureCause::Asked(_) => {
-                        self.sending = Sending::default();
-                        source.forget();
-                    }
-                    // Its order comes again with the next sign of life.
-                    CaptureCause::Alert(_) => return,
-                }
+        let (cause, is_over) = match source.progress() {
+            CaptureProgress::Idle => (None, true),
+            CaptureProgress::Recording { cause, .. } => (Some(cause), false),
+            CaptureProgress::Done { cause, .. } => (Some(cause), true),
+        };
+        match cause {
+            None => {}
+            Some(CaptureCause::Asked(id)) if id == order.id => return,
+            // The collector has given up the one before.
+            Some(CaptureCause::Asked(_)) => {
+                self.sending = Sending::default();
+                source.forget();
             }
+            // One that the collector refuses would keep the only place for as long as it may: somebody waits for it.
+            Some(CaptureCause::Alert(_)) if is_over && order.parts == 0 && self.is_refused() => {
+                self.sending = Sending::default();
+                source.refuse();
+            }
+            // Its order comes again with the next sign of life.
+            Some(CaptureCause::Alert(_)) => return,
         }
         if order.parts > 0 {
             // An earlier process recorded them: what follows would be another capture.
@@ -97,6 +104,11 @@ impl CollectorChannel {
             return self.refuse(order, why);
         }
         source.begin(order.id, order.seconds);
+    }
+
+    /// Returns true if the collector did not take the capture when it was last sent, and has nothing of it.
+    fn is_refused(&self) -> bool {
+        self.sending.retry.refused.is_some() && self.sending.part == 0
     }
 
     fn refuse(&self, order: &Order, why: &str) {
@@ -107,7 +119,7 @@ impl CollectorChannel {
 
     /// Sends a capture that is over, or the parts for which the turn has time, unless it has to wait because the collector could not
     /// take it. What has arrived before an interruption is not sent again: the collector says which part it expects. A capture that
-    /// the collector refuses for too long is given up, and counted. Returns false if there are more parts.
+    /// the collector refuses or misses for too long is given up, and counted. Returns false if there are more parts.
     pub(super) fn send_capture(&mut self, turn: SendTime) -> bool {
         let Some(source) = self.reports.captures().cloned() else {
             return true;
@@ -134,12 +146,14 @@ impl CollectorChannel {
             Ok(Progress::Later(error)) if self.waits_after(&error) => return true,
             Ok(Progress::Unwanted | Progress::Later(_)) => false,
             Err(error) => {
-                // The collector is away: that says nothing of the capture.
                 if error.kind() == io::ErrorKind::TimedOut {
                     self.peer.count_timeout();
                 }
-                self.sending.retry.plan(&error, Instant::now());
-                return true;
+                // It may be too slow for this capture alone. If it is away, signs of life fail, too.
+                if self.waits_after(&error) {
+                    return true;
+                }
+                false
             }
         };
         match is_own && !is_taken {

@@ -103,7 +103,7 @@ struct CollectorChannel {
     next_attempt: Instant,
     /// How long a short turn is: [`TURN`].
     turn: Duration,
-    /// How long the collector may refuse a part of a capture: [`PATIENCE`].
+    /// How long the collector may refuse or miss a part of a capture: [`PATIENCE`].
     patience: Duration,
     /// Before this, new alerts are written to disk alone.
     held_until: Instant,
@@ -337,13 +337,19 @@ impl CollectorChannel {
             Err(error) => {
                 let spool = self.spool.as_ref().map(|_| &*self.options.spool);
                 self.standing.fails(error, spool, Instant::now());
+                // What keeps everything from the collector says nothing of a capture.
+                self.sending.retry.refused = None;
             }
         }
+        let before = Instant::now();
         // After alerts, which do not wait for it. It has attempts of its own.
         let sent = sent.map(|is_all| is_all && self.send_capture(turn));
         let now = Instant::now();
-        let took = now - began;
-        self.held_until = if took >= self.turn { now + took } else { now };
+        // Alerts have waited for a capture that was not taken: they do not wait again as long.
+        let is_in_vain = self.sending.retry.due.is_some_and(|due| due > now);
+        let end = if is_in_vain { before } else { now };
+        let took = end - began;
+        self.held_until = if took >= self.turn { end + took } else { end };
         match sent {
             Ok(is_all) => {
                 self.pause = Duration::ZERO;

@@ -1,5 +1,6 @@
 mod captures;
 mod slow;
+mod stuck;
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,6 +19,9 @@ use crate::format::Format;
 
 /// A request: its first line, its sequence number, and its lines.
 type Got = (String, Option<u64>, Vec<String>);
+
+/// In place of a status: there is no answer.
+const NO_ANSWER: &str = "no answer";
 
 /// A collector that answers with these statuses, and then takes everything.
 #[derive(Clone)]
@@ -55,6 +59,15 @@ impl Fake {
             let refused = *self.refused.lock().expect("no panic");
             let refused = refused.filter(|(part, _)| line.contains(part));
             let status = match refused {
+                Some((_, NO_ANSWER)) => {
+                    self.got
+                        .lock()
+                        .expect("no panic")
+                        .push((line, sequence, lines));
+                    // Until the sender goes.
+                    let _ = request(&mut stream);
+                    return;
+                }
                 Some((_, status)) => Some(status),
                 None => self.statuses.lock().expect("no panic").pop_front(),
             };
