@@ -342,6 +342,17 @@ fn add(
     Ok(Some(number + 1))
 }
 
+/// Returns true if this is the end of a capture that is complete: its agent did not hear that it is.
+fn is_complete(
+    connection: &mut Connection,
+    (agent, id): (AgentId, CaptureId),
+    end: &CaptureEnd,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM captures WHERE agent = $1 AND id = $2 AND state = 'complete' AND chunks = $3";
+    let found = connection.first(sql, &[&agent.0, &id.0, &signed(end.chunks)])?;
+    Ok(found.is_some() && end.failure.is_none())
+}
+
 fn finish(
     connection: &mut Connection,
     whose: (AgentId, CaptureId),
@@ -349,7 +360,7 @@ fn finish(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let Some(open) = sent(connection, whose, now_ns)? else {
-        return Ok(false);
+        return is_complete(connection, whose, end);
     };
     let (state, reason) = ended(end, open.chunks);
     connection.execute(

@@ -339,6 +339,18 @@ fn add(
     Ok(Some(number + 1))
 }
 
+/// Returns true if this is the end of a capture that is complete: its agent did not hear that it is.
+fn is_complete(
+    connection: &Connection,
+    (agent, id): (AgentId, CaptureId),
+    end: &CaptureEnd,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM captures WHERE agent = ?1 AND id = ?2 AND state = 'complete' AND chunks = ?3";
+    let mut statement = connection.prepare_cached(sql)?;
+    let is_complete = statement.exists(params![agent.0, id.0, signed(end.chunks)])?;
+    Ok(is_complete && end.failure.is_none())
+}
+
 fn finish(
     connection: &Connection,
     whose: (AgentId, CaptureId),
@@ -346,7 +358,7 @@ fn finish(
     now_ns: i64,
 ) -> Result<bool, StoreError> {
     let Some(open) = sent(connection, whose, now_ns)? else {
-        return Ok(false);
+        return is_complete(connection, whose, end);
     };
     let (state, reason) = ended(end, open.chunks);
     connection.execute(

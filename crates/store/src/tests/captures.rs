@@ -10,6 +10,7 @@ use crate::captures::{
 for_each_database! {
     a_capture_arrives_in_parts_and_is_downloaded_whole,
     a_part_that_comes_again_or_too_early_changes_nothing,
+    an_end_that_comes_again_changes_nothing,
     a_capture_that_is_too_large_or_not_whole_fails,
     an_agent_sends_its_own_capture_and_has_one_at_a_time,
     the_oldest_captures_go,
@@ -112,7 +113,37 @@ fn a_part_that_comes_again_or_too_early_changes_nothing(fixture: &Fixture) {
     assert!(end(fixture, id, 1));
     assert_eq!(data(fixture, id).as_deref(), Some(&b"a"[..]));
     assert_eq!(send(fixture, id, 1, b"late"), None);
-    assert!(!end(fixture, id, 1));
+}
+
+fn an_end_that_comes_again_changes_nothing(fixture: &Fixture) {
+    let id = added(fixture);
+    assert_eq!(send(fixture, id, 0, b"a"), Some(1));
+    assert!(end(fixture, id, 1));
+    let before = (latest(fixture), fixture.store.audit(10).expect("readable"));
+    assert!(end(fixture, id, 1), "its agent did not hear of the first");
+    assert!(!end(fixture, id, 2), "that is another one");
+    let failed = CaptureEnd {
+        chunks: 1,
+        failure: Some("no".to_owned()),
+        ..CaptureEnd::default()
+    };
+    let store = &fixture.store;
+    let ended = store.end_capture(fixture.agent, id, failed);
+    assert!(!ended.expect("writable"));
+    let whole = CaptureEnd {
+        chunks: 1,
+        ..CaptureEnd::default()
+    };
+    let other = AgentId(fixture.agent.0 + 100);
+    let ended = store.end_capture(other, id, whole);
+    assert!(!ended.expect("writable"), "it is of another agent");
+    let after = (latest(fixture), store.audit(10).expect("readable"));
+    assert_eq!(after, before);
+    assert_eq!(data(fixture, id).as_deref(), Some(&b"a"[..]));
+    let id = added(fixture);
+    assert_eq!(send(fixture, id, 0, b"a"), Some(1));
+    assert!(end(fixture, id, 2), "it fails");
+    assert!(!end(fixture, id, 1), "it has failed");
 }
 
 fn a_capture_that_is_too_large_or_not_whole_fails(fixture: &Fixture) {
