@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use collector::add_user;
 use serde_json::json;
@@ -117,6 +120,32 @@ impl Browser<'_> {
         let mut all = vec![("token", &*self.token)];
         all.extend(form);
         self.fixture.form(path, &[("Cookie", &self.cookie)], &all)
+    }
+
+    /// Returns what a page that follows gets after this alert in an interval: a hundred rows at most.
+    pub(crate) fn live_rows(&self, after: usize) -> String {
+        let mut stream = TcpStream::connect(self.fixture.address).expect("it listens");
+        let limit = Some(Duration::from_secs(10));
+        stream.set_read_timeout(limit).expect("a socket");
+        // An answer to HTTP/1.0 has no chunks, whose lengths would be between the lines.
+        let head = format!("GET /live/events?after={after} HTTP/1.0\r\nHost: x");
+        write!(stream, "{head}\r\nCookie: {}\r\n\r\n", self.cookie).expect("it reads");
+        let lines = BufReader::new(stream).lines();
+        let lines = lines.map(|line| line.expect("text"));
+        let body = lines.skip_while(|line| !line.is_empty());
+        let mut rows = String::new();
+        for line in body {
+            match line.split_once(": ") {
+                Some(("data", row)) => rows.push_str(row),
+                Some(("", "here")) => break,
+                Some(("id", number)) => assert!(number.parse::<i64>().is_ok(), "{line:?}"),
+                _ => {
+                    let known = ["", ": begin", "event: alert"];
+                    assert!(known.contains(&&*line), "an event has {line:?}");
+                }
+            }
+        }
+        rows
     }
 }
 
