@@ -5,7 +5,6 @@ pub(crate) mod args;
 mod bundles;
 mod capture_on;
 #[cfg(feature = "serve")]
-#[cfg(feature = "serve")]
 mod clauses;
 #[cfg(feature = "serve")]
 mod confine;
