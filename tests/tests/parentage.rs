@@ -36,6 +36,32 @@ fn a_server_cannot_disown_its_shells() {
     }
 }
 
+/// A process that has been seen long ago is still the parent of its children, however many others have been seen since.
+#[test]
+fn a_parent_is_not_forgotten_while_it_lives() {
+    const CHILDREN: usize = 9000;
+    let rules = "- rule: Child\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /nowhere\n  \
+                 output: o (parent=%proc.ppid)\n  priority: INFO\n";
+    let script = format!(
+        "$| = 1; print \"$$\\n\";
+         for (1 .. {CHILDREN}) {{ if (!fork) {{ open my $f, '<', '/nowhere'; POSIX::_exit(0) }} wait }}"
+    );
+    let watched = Watch::new(["perl", "-MPOSIX", "-e", &script])
+        .rules(rules)
+        .limit(std::time::Duration::from_secs(240))
+        .run();
+    let parent: u64 = watched.printed.trim().parse().expect("its number");
+    let alerts = watched.of("Child");
+    assert_eq!(alerts.len(), CHILDREN);
+    let parents = alerts
+        .iter()
+        .map(|alert| alert.fields["proc.ppid"].as_u64());
+    let other = parents
+        .enumerate()
+        .find(|(_, other)| *other != Some(parent));
+    assert_eq!(other, None, "the parent is {parent}");
+}
+
 #[test]
 fn who_adopts_orphans_is_not_their_parent() {
     let watched = orphan("minit", "reaper");

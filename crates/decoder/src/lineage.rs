@@ -15,11 +15,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use abi::{Errno, Syscall};
-use event::{Pid, Process};
+use event::{Pid, Process, StartTime};
 use sys::resource::{self, Limit};
 
 use super::call::Call;
-use process_info::procfs::Proc;
+use process_info::procfs::{Proc, start_time_now};
 
 /// `RLIMIT_LOCKS`, the same on every architecture.
 const LIMIT_ON_LOCKS: u32 = 10;
@@ -27,18 +27,44 @@ const LIMIT_ON_LOCKS: u32 = 10;
 /// `RLIM_INFINITY`.
 const SHAPE: u64 = 0x746f_0000_0000_0000;
 const SHAPE_MASK: u64 = 0xffff_0000_0000_0000;
-/// Number of marks remembered. A process whose mark is forgotten has had no unseen children for as long as it
-/// took so many other processes to be seen.
+/// Number of marks beyond which those of ended processes are forgotten. Marks of living processes never are. Unless nearly all
+/// are of living ones, about so many other processes have been seen between the first call of a process and the moment at
+/// which its mark is forgotten: only a child that it made, and that has made no call in all that time, is an orphan of nobody.
 const KNOWN: usize = 8192;
+/// Marks that are looked at when one is added. Each one is looked at twice before it is forgotten, so that this many keep up with
+/// twice as many living processes as [`KNOWN`]; with more, the number of marks grows with that of the processes.
+const LOOKS: usize = 8;
 
 /// The marks that have been given, with their processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lineage {
     owners: HashMap<u64, Arc<Process>>,
-    /// Marks, oldest first.
-    order: VecDeque<u64>,
+    /// Marks in the order in which they are looked at.
+    order: VecDeque<Known>,
     secret: RandomState,
     given: u64,
+    /// Only a process that had started by then can have been marked by an earlier agent.
+    began: StartTime,
+}
+
+/// A mark that is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    mark: u64,
+    /// Its process had ended when this was looked at.
+    has_ended: bool,
+}
+
+impl Default for Lineage {
+    fn default() -> Self {
+        Self {
+            owners: HashMap::new(),
+            order: VecDeque::new(),
+            secret: RandomState::new(),
+            given: 0,
+            began: start_time_now(),
+        }
+    }
 }
 
 /// Limit on file locks that a process had when it was first seen.
@@ -75,8 +101,9 @@ impl Lineage {
     /// Marks a process for its children. Returns false without the right to: its children then keep its
     /// ancestor's mark.
     pub fn mark(&mut self, process: &Arc<Process>, inherited: InheritedState) -> bool {
-        // An earlier agent has marked it.
-        if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
+        // An earlier agent has marked it. A process that started later has inherited the mark, from one that is forgotten.
+        let is_own = process.start <= self.began;
+        if is_own && inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
             self.remember(inherited.0.soft, process);
             return true;
         }
@@ -89,14 +116,39 @@ impl Lineage {
         is_marked
     }
 
+    /// Notes that the processes of an earlier agent have been entered: those that start from now on are marked by this one.
+    pub fn begin(&mut self) {
+        self.began = start_time_now();
+    }
+
     /// Remembers a mark that a process has been given by [`give_mark`].
     pub fn remember(&mut self, mark: u64, process: &Arc<Process>) {
-        self.owners.insert(mark, Arc::clone(process));
-        self.order.push_back(mark);
-        if self.order.len() > KNOWN
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.owners.remove(&oldest);
+        if self.owners.insert(mark, Arc::clone(process)).is_some() {
+            return;
+        }
+        let has_ended = false;
+        self.order.push_back(Known { mark, has_ended });
+        self.forget();
+    }
+
+    /// Forgets marks of processes that have ended some time ago, if there are too many.
+    fn forget(&mut self) {
+        for _ in 0..LOOKS {
+            if self.order.len() <= KNOWN {
+                return;
+            }
+            let Some(known) = self.order.pop_front() else {
+                return;
+            };
+            let owner = self.owners.get(&known.mark);
+            let has_ended = owner.is_none_or(|owner| owner.has_exited());
+            if has_ended && known.has_ended {
+                self.owners.remove(&known.mark);
+                continue;
+            }
+            // Children of one that has ended just now may not have been seen yet.
+            let mark = known.mark;
+            self.order.push_back(Known { mark, has_ended });
         }
     }
 }
@@ -206,12 +258,87 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn the_ended_are_forgotten_and_the_living_never() {
         let mut lineage = Lineage::default();
-        let anybody = process(std::process::id());
-        for mark in 0..3 * KNOWN as u64 {
-            lineage.remember(mark, &anybody);
+        let inherited = |mark: u64| {
+            InheritedState(Limit {
+                soft: mark,
+                hard: u64::MAX,
+            })
+        };
+        let living = process(std::process::id());
+        lineage.remember(1, &living);
+        let known = KNOWN as u64;
+        for mark in 2..20 * known {
+            let ended = process(2);
+            lineage.remember(mark, &ended);
+            ended.set_exited();
+            // Its children have as long to be seen as it takes for so many others.
+            let earlier = mark.saturating_sub(known * 9 / 10).max(1);
+            assert!(lineage.nearest(inherited(earlier)).is_some(), "{mark}");
         }
-        assert_eq!((lineage.owners.len(), lineage.order.len()), (KNOWN, KNOWN));
+        assert!(
+            lineage.order.len() <= KNOWN * 5 / 4,
+            "{}",
+            lineage.order.len()
+        );
+        assert_eq!(lineage.owners.len(), lineage.order.len());
+        let nearest = lineage.nearest(inherited(1)).expect("it lives");
+        assert!(Arc::ptr_eq(nearest, &living));
+    }
+
+    #[test]
+    fn more_living_processes_than_marks_are_all_known() {
+        let mut lineage = Lineage::default();
+        let living = process(std::process::id());
+        let count = 3 * KNOWN;
+        for mark in 0..count as u64 {
+            lineage.remember(mark, &living);
+        }
+        assert_eq!((lineage.owners.len(), lineage.order.len()), (count, count));
+        living.set_exited();
+        for mark in 0..count as u64 {
+            let ended = process(2);
+            ended.set_exited();
+            lineage.remember(count as u64 + mark, &ended);
+        }
+        assert!(lineage.order.len() <= 2 * count, "{}", lineage.order.len());
+    }
+
+    #[test]
+    fn a_mark_that_is_forgotten_is_nobodys() {
+        let mut child = Command::new("sleep").arg("9").spawn().expect("it starts");
+        let pid = Pid(child.id().cast_signed());
+        let proc = Proc::open().expect("procfs");
+        let mark = give_mark(pid, &proc).expect("a child of this process");
+        let inherited = InheritedState::of(pid, &proc).expect("a child of this process");
+        assert_eq!(inherited.0.soft, mark);
+        let start = |start| {
+            let image = Arc::new(Image::default());
+            Arc::new(Process::new(pid, start, 0, None, image, Comm::new(b"")))
+        };
+        // It started before this agent: an earlier one has given it the mark.
+        let mut lineage = Lineage::default();
+        let old = start(StartTime(0));
+        assert!(lineage.mark(&old, inherited));
+        assert!(
+            lineage
+                .nearest(inherited)
+                .is_some_and(|owner| Arc::ptr_eq(owner, &old))
+        );
+        // It started later: it has inherited the mark, and its siblings are not its children.
+        let mut lineage = Lineage::default();
+        let new = start(StartTime(u64::MAX));
+        assert!(lineage.mark(&new, inherited));
+        assert!(lineage.nearest(inherited).is_none());
+        let own = InheritedState::of(pid, &proc).expect("a child of this process");
+        assert!(own.0.soft != mark && own.is_mark());
+        assert!(
+            lineage
+                .nearest(own)
+                .is_some_and(|owner| Arc::ptr_eq(owner, &new))
+        );
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
     }
 }

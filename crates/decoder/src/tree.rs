@@ -9,11 +9,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event::{Comm, Credentials, Denial, DenialId, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sys::time::{Clock, now_ns};
 
 use super::counters::Counters;
 use super::lineage::{InheritedState, Lineage};
@@ -67,8 +68,8 @@ pub struct Tree {
     has_shared_memory: AtomicBool,
     /// True if a process could not be marked: the parents of later processes are uncertain then.
     has_unmarked: AtomicBool,
-    /// True once calls were withheld from a process.
-    has_denials: AtomicBool,
+    /// Monotonic time at which the last denial ends, in nanoseconds; 0 without one, the maximum for never.
+    denied_until_ns: AtomicU64,
 }
 
 /// Configuration for a workload whose first process is a container runtime. The container begins with the
@@ -138,7 +139,7 @@ impl Tree {
             has_adopted: AtomicBool::new(false),
             has_shared_memory: AtomicBool::new(false),
             has_unmarked: AtomicBool::new(false),
-            has_denials: AtomicBool::new(false),
+            denied_until_ns: AtomicU64::new(0),
         })
     }
 
@@ -233,19 +234,26 @@ impl Tree {
         node.pidfd.as_ref().filter(|_| same).map(ask)
     }
 
-    /// Returns whether calls were ever withheld from a process.
+    /// Returns whether calls are withheld from any process.
     pub fn has_denials(&self) -> bool {
-        self.has_denials.load(Ordering::Acquire)
+        let until = self.denied_until_ns.load(Ordering::Acquire);
+        until != 0 && (until == u64::MAX || now_ns(Clock::Monotonic) < until)
     }
 
-    /// Withholds calls from a process. Returns false if the tree does not have it.
-    pub fn deny(&self, (pid, start): (Pid, StartTime), denial: Denial) -> bool {
-        let Some(process) = self.find(pid).filter(|process| process.start == start) else {
-            return false;
-        };
+    /// Withholds calls from a process of the tree and its descendants.
+    pub fn deny(&self, process: &Process, denial: Denial) {
+        let until = denial.until_ns.unwrap_or(u64::MAX);
         process.deny(denial);
-        self.has_denials.store(true, Ordering::Release);
-        true
+        self.denied_until_ns.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// Returns a process that is in the tree, or was until it ended a moment ago: it may have descendants.
+    pub fn remembered(&self, (pid, start): (Pid, StartTime)) -> Option<Arc<Process>> {
+        let inner = self.inner();
+        let known = inner.nodes.get(&pid).map(|node| &node.process);
+        let mut all = known.into_iter().chain(inner.recent_deaths.iter().rev());
+        all.find(|process| process.pid == pid && process.start == start)
+            .cloned()
     }
 
     /// Leaves a process and its descendants out of a denial of an ancestor. Returns false if the process has ended.
@@ -304,6 +312,10 @@ impl Tree {
                 born.extend(children.map(|child| (child, Some(Arc::clone(&process)))));
             }
         }
+        if let Some(lineage) = &self.lineage {
+            let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+            lineage.begin();
+        }
     }
 
     /// Enters the runtime that starts a session: the process from which all others of the session descend. It may
@@ -354,16 +366,73 @@ impl Tree {
         if let Some(node) = self.inner().nodes.get_mut(&pid) {
             node.origin = Origin::Watched;
         }
+        process.set_has_entered();
         // Not the parent's image: the process may have called exec.
         process.exec(Arc::new(Image::default()), identity.comm);
         Some(process)
     }
 
-    /// Enters a child whose parent is certain.
+    /// Enters a child whose parent is certain. A child that is known already by a guess gets this parent.
     pub fn born(&self, child: Pid, parent: &Arc<Process>) {
-        if let Some(identity) = self.inspector.identity(child) {
-            let pidfd = sys::pidfd::open(child.0).ok();
-            self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
+        let Some(identity) = self.inspector.identity(child) else {
+            return;
+        };
+        let pidfd = sys::pidfd::open(child.0).ok();
+        let process = self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
+        let known = process.parent();
+        let is_right = known
+            .as_ref()
+            .is_some_and(|known| Arc::ptr_eq(known, parent));
+        // The parent of a process cannot descend from it, unless that is a guess as well.
+        if !is_right && descends(parent, &process) {
+            return;
+        }
+        process.set_certain_parent(Arc::clone(parent));
+        if !is_right {
+            self.inherit_from(&process, known.as_ref(), parent, &identity);
+        }
+    }
+
+    /// Enters a process whose birth nobody reports, with the parent that is the likely one.
+    pub fn born_to_likely_parent(&self, child: Pid, counters: &Counters) {
+        let is_known = self.find(child).is_some();
+        if let Some(process) = self.of_thread(Tid(child.0), counters)
+            && !is_known
+            && !process.has_likely_parent()
+        {
+            Counters::add(&counters.guessed_parents);
+            process.set_has_likely_parent();
+        }
+    }
+
+    /// Gives a process what it has inherited from its parent, in the place of what it would have from the
+    /// former one, unless it has called exec since.
+    fn inherit_from(
+        &self,
+        process: &Arc<Process>,
+        former: Option<&Arc<Process>>,
+        parent: &Arc<Process>,
+        identity: &Identity,
+    ) {
+        let image = process.image();
+        let of_former = |former: &Arc<Process>| {
+            let images = former.images();
+            images.iter().any(|known| Arc::ptr_eq(known, &image))
+        };
+        if former.is_some_and(of_former) {
+            let comm = process.last_comm();
+            process.exec(self.inherited_image(Some(parent), identity), comm);
+            process.set_sets_up(parent.sets_up());
+        }
+        inherit_memory(Some(parent), process);
+        let mut inner = self.inner();
+        let inherited = inner.nodes.get(&parent.pid);
+        let inherited = inherited.map(|node| (node.stdio_suspect, node.has_sockets));
+        if let Some((stdio_suspect, has_sockets)) = inherited
+            && let Some(node) = inner.nodes.get_mut(&process.pid)
+        {
+            node.stdio_suspect |= stdio_suspect;
+            node.has_sockets |= has_sockets;
         }
     }
 
@@ -828,8 +897,7 @@ fn shorten_line(process: &Arc<Process>) {
     let pairs = line.windows(2).skip(LINE_LIMIT / 2);
     for pair in pairs {
         if pair[1].has_exited() {
-            pair[0].inherit_denials(&pair[1]);
-            pair[0].set_parent(pair[1].parent());
+            pair[0].drop_parent();
             return;
         }
     }
@@ -866,6 +934,48 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn denials_are_looked_for_until_the_last_one_is_over() {
+        let tree = Tree::new(Vec::new()).expect("/proc is there");
+        let process = stranger(Tid(1));
+        let now = now_ns(Clock::Monotonic);
+        let deny = |until_ns| {
+            let (id, calls) = (DenialId(1), vec![abi::Deniable::Exec]);
+            tree.deny(
+                &process,
+                Denial {
+                    id,
+                    calls,
+                    until_ns,
+                },
+            );
+            tree.has_denials()
+        };
+        assert!(!deny(Some(now)));
+        assert!(deny(Some(now + 600_000_000_000)));
+        assert!(deny(Some(now)));
+        assert!(deny(None));
+    }
+
+    #[test]
+    fn a_process_that_has_just_ended_is_remembered() {
+        let tree = Tree::new(Vec::new()).expect("/proc is there");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("it starts");
+        let pid = Pid(child.id().cast_signed());
+        let process = tree.attach(pid).expect("it runs");
+        child.kill().expect("it runs");
+        child.wait().expect("it ended");
+        tree.sweep(&mut tree.inner());
+        assert!(tree.find(pid).is_none());
+        let remembered = tree.remembered((pid, process.start)).expect("it was there");
+        assert!(Arc::ptr_eq(&remembered, &process));
+        assert!(tree.remembered((pid, StartTime(0))).is_none());
+        assert!(process.comes_from_outside());
+    }
 
     #[test]
     fn a_line_of_processes_that_end_is_bounded_and_keeps_both_ends() {

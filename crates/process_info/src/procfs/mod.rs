@@ -30,7 +30,7 @@ use sys::resource::Limit;
 
 pub use cgroup::{CgroupLine, cgroup_lines};
 pub use mountinfo::{MountLine, mount_lines, unescape};
-pub use start_time::{clock_was_set, start_ns};
+pub use start_time::{clock_was_set, start_ns, start_time_now};
 pub use stat::{ProcessStat, parse_stat};
 pub use status::{ThreadStatus, parse_status};
 pub use strings::split_command_line;

@@ -13,6 +13,16 @@ pub fn start_ns(start: StartTime) -> u64 {
             .saturating_mul(1_000_000_000 / ticks_per_second.max(1))
 }
 
+/// Returns the start time that a process has which starts now.
+#[must_use]
+pub fn start_time_now() -> StartTime {
+    let ticks_per_second = sys::machine::clock_ticks_per_second();
+    StartTime(
+        sys::time::now_ns(sys::time::Clock::Boot)
+            / (1_000_000_000 / ticks_per_second.max(1)).max(1),
+    )
+}
+
 /// Returns true if somebody has set the clock by more than a second since start times were first asked: they cannot be
 /// compared with times of files then.
 pub fn clock_was_set() -> bool {
