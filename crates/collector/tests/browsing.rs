@@ -21,6 +21,9 @@ const ALL_BYTES: usize = 16 << 20;
 /// People who look at the same time.
 const MANY: usize = 9;
 
+/// Threads for everything but looks into captures.
+const OTHERS: usize = 8;
+
 /// What looks into captures, as long as the test wants.
 struct Looks {
     /// Gets a message from each that begins.
@@ -30,6 +33,9 @@ struct Looks {
     /// Bytes of those that have begun and not ended, and the most of them so far.
     bytes: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
+    /// The same of proposals of exceptions, each of which takes a thread of the others.
+    proposing: Receiver<()>,
+    proposed: Sender<()>,
 }
 
 fn fixture() -> (Started, Looks) {
@@ -37,11 +43,16 @@ fn fixture() -> (Started, Looks) {
     let (end, ended) = channel();
     let ended = Mutex::new(ended);
     let (bytes, most) = (Arc::default(), Arc::default());
+    let (propose, proposing) = channel();
+    let (proposed, answer) = channel();
+    let answer = Mutex::new(answer);
     let looks = Looks {
         began,
         end,
         bytes: Arc::clone(&bytes),
         most: Arc::clone(&most),
+        proposing,
+        proposed,
     };
     let started = started::start(|settings| {
         settings.explain = Some(Arc::new(|_asked| {
@@ -58,6 +69,12 @@ fn fixture() -> (Started, Looks) {
                 digests: Vec::new(),
                 is_of_bundle: false,
             }))
+        }));
+        settings.propose = Some(Arc::new(move |_alert| {
+            propose.send(()).expect("the test waits");
+            let answer = answer.lock().expect("no panic");
+            let _answer = answer.recv_timeout(Duration::from_secs(20));
+            Err("there is none".to_owned())
         }));
         settings.browse = Some(Arc::new(move |capture, _query| {
             let read = std::io::copy(capture, &mut std::io::sink()).expect("it is whole");
@@ -131,4 +148,38 @@ fn nobody_waits_for_those_who_look_into_captures_and_their_memory_is_bounded() {
         many_look(&fixture, &looks, &format!("/captures/{id}"), (may, bytes));
     }
     assert!(looks.most.load(Ordering::SeqCst) <= ALL_BYTES);
+}
+
+#[test]
+fn those_who_look_into_captures_take_no_thread_of_others() {
+    let (fixture, looks) = fixture();
+    fixture.alerts(vec![alert("r", "m")]);
+    let path = format!("/captures/{}", fixture.capture(fixture.enrol(), 1).0);
+    let browser = fixture.user("ann", Scope::Operator);
+    let turns = ALL_BYTES / (4 << 20);
+    let (filled, answers) = std::thread::scope(|scope| {
+        let look = || scope.spawn(|| browser.get(&path));
+        let mut all: Vec<_> = (0..turns).map(|_| look()).collect();
+        for _ in 0..turns {
+            let began = looks.began.recv_timeout(Duration::from_secs(30));
+            began.expect("it begins");
+        }
+        let propose = || scope.spawn(|| browser.post("/alerts/1/exception", &[]));
+        all.extend((0..OTHERS).map(|_| propose()));
+        let begins = |_: &usize| {
+            let begun = looks.proposing.recv_timeout(Duration::from_secs(10));
+            begun.is_ok()
+        };
+        let filled = (0..OTHERS).take_while(begins).count();
+        for _ in 0..turns {
+            looks.end.send(()).expect("it waits");
+        }
+        for _ in 0..OTHERS {
+            looks.proposed.send(()).expect("it waits");
+        }
+        let answers = all.into_iter().map(|page| page.join().expect("no panic"));
+        (filled, answers.map(|it| it.status).collect::<Vec<_>>())
+    });
+    assert_eq!(filled, OTHERS, "others wait for those who look");
+    assert_eq!(answers, vec![200; turns + OTHERS]);
 }
