@@ -298,7 +298,7 @@ fn network(word: &str) -> Result<Network, &'static str> {
     };
     let address: IpAddr = address
         .parse()
-        .map_err(|_| "expected an address or a prefix, such as 10.0.0.1 or fd00::/8")?;
+        .map_err(|_not_a_prefix| "expected an address or a prefix, such as 10.0.0.1 or fd00::/8")?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits =
         match bits {
