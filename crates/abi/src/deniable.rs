@@ -54,6 +54,7 @@ static EXEC: &[TrappedCall] = &[
 ];
 
 static CONNECT: &[TrappedCall] = &[
+    TrappedCall::when(Syscall::SOCKET, SENDING_FAMILY, CONNECTS),
     TrappedCall::always(Syscall::CONNECT, CONNECTS),
     TrappedCall::when(Syscall::SENDTO, HAS_ADDRESS, CONNECTS),
     // Whether there is an address is in memory.
@@ -87,8 +88,24 @@ const fn socketcall(number: u64) -> RegisterTest {
     RegisterTest::low(0, TestOp::Eq, number)
 }
 
-/// `connect`, `sendto`, `setsockopt`, `getsockopt`, `sendmsg` and `sendmmsg`, whose arguments are in memory.
+const fn family(number: u64) -> RegisterTest {
+    RegisterTest::low(0, TestOp::Eq, number)
+}
+
+/// Families whose sockets send without a connection or an address, once they are bound to an interface or a channel: `AF_PACKET`,
+/// `AF_CAN`, `AF_ISDN`, `AF_IEEE802154` and `AF_XDP`, and `AF_BLUETOOTH` with `BTPROTO_HCI`.
+const SENDING_FAMILY: &[&[RegisterTest]] = &[
+    &[family(17)],
+    &[family(29)],
+    &[family(34)],
+    &[family(36)],
+    &[family(44)],
+    &[family(31), RegisterTest::low(2, TestOp::Eq, 1)],
+];
+
+/// `socket`, `connect`, `sendto`, `setsockopt`, `getsockopt`, `sendmsg` and `sendmmsg`, whose arguments are in memory.
 const CONNECTING_SOCKETCALL: &[&[RegisterTest]] = &[
+    &[socketcall(1)],
     &[socketcall(3)],
     &[socketcall(11)],
     &[socketcall(14)],
@@ -131,7 +148,10 @@ mod tests {
     const OTHERS: [(&str, &str); 28] = [
         ("accept", "gets the address of the peer"),
         ("accept4", "gets the address of the peer"),
-        ("bind", "names the own end"),
+        (
+            "bind",
+            "names the own end; a family that sends after it is denied its socket",
+        ),
         ("create_module", "makes no file"),
         ("epoll_create", "makes no file"),
         ("epoll_create1", "makes no file"),
@@ -155,7 +175,10 @@ mod tests {
         ("pidfd_open", "a process"),
         ("pidfd_send_signal", "a signal"),
         ("recvfrom", "gets the address of the sender"),
-        ("send", "to the peer that is connected already"),
+        (
+            "send",
+            "to the peer that is connected already, or by a family that is denied its socket",
+        ),
         ("sendfile", "between open files"),
         ("sendfile64", "between open files"),
         ("timer_create", "makes no file"),
@@ -220,6 +243,18 @@ mod tests {
         assert_eq!(option(132, 110), Some(Deniable::Connect));
         assert_eq!(option(132, 109), None);
         assert_eq!(option(6, 110), None);
+        let socket = |family, protocol| of(Syscall::SOCKET, [family, 3, protocol, 0, 0, 0]);
+        // AF_PACKET, AF_CAN, AF_ISDN, AF_IEEE802154, AF_XDP; the kernel reads 32 bits.
+        for family in [17, 29, 34, 36, 44, 17 | 1 << 40] {
+            assert_eq!(socket(family, 0), Some(Deniable::Connect), "{family}");
+        }
+        // AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK.
+        for family in [1, 2, 10, 16, 40] {
+            assert_eq!(socket(family, 1), None, "{family}");
+        }
+        // AF_BLUETOOTH with BTPROTO_HCI and BTPROTO_RFCOMM.
+        assert_eq!(socket(31, 1), Some(Deniable::Connect));
+        assert_eq!(socket(31, 3), None);
         assert_eq!(of(Syscall::EXECVE, [0; 6]), Some(Deniable::Exec));
         assert_eq!(of(Syscall::READ, [0; 6]), None);
     }

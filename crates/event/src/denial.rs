@@ -8,28 +8,27 @@ use crate::{Pid, StartTime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DenialId(pub u64);
 
-/// Calls that fail with EPERM.
+/// Calls of a process and its descendants, those to come included, that fail with EPERM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
     /// Its name.
     pub id: DenialId,
     /// What is withheld.
     pub calls: Vec<Deniable>,
-    /// Descendants are meant, too, also those to come.
-    pub has_descendants: bool,
     /// Monotonic time at which it ends, in nanoseconds; `None` for never.
     pub until_ns: Option<u64>,
 }
 
 impl Denial {
-    fn is_over(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.until_ns.is_some_and(|until| now_ns >= until)
     }
 }
 
 /// Whoever can withhold calls from processes.
 pub trait ProcessDenier: Send + Sync {
-    /// Withholds calls from a process. Returns false if the process is none of those that it sees.
+    /// Withholds calls from a process, which may just have ended, and its descendants. Returns false if the process is none
+    /// of those that it sees.
     ///
     /// # Errors
     ///
@@ -38,6 +37,16 @@ pub trait ProcessDenier: Send + Sync {
 
     /// Leaves a process and its descendants out of a denial of an ancestor. Returns false as above.
     fn spare(&self, process: (Pid, StartTime), denial: DenialId) -> bool;
+
+    /// Returns whether a denial is in force for a process, by itself or an ancestor.
+    fn is_denied(&self, process: (Pid, StartTime), denial: DenialId) -> bool;
+
+    /// Returns the descendants of a process that it has seen and for which a denial is in force, parents first.
+    fn denied_descendants(
+        &self,
+        process: (Pid, StartTime),
+        denial: DenialId,
+    ) -> Vec<(Pid, StartTime)>;
 
     /// Returns false once it sees no process any more.
     fn is_alive(&self) -> bool;
@@ -53,10 +62,8 @@ pub(crate) struct Denials {
 }
 
 impl Denials {
-    pub(crate) fn put(&mut self, mut denial: Denial) {
-        let known = self.in_force.extract_if(.., |known| known.id == denial.id);
-        // Descendants that are hit stay so while an answer to another alert looks for those to spare.
-        denial.has_descendants |= known.last().is_some_and(|known| known.has_descendants);
+    pub(crate) fn put(&mut self, denial: Denial) {
+        self.in_force.retain(|known| known.id != denial.id);
         self.in_force.push(denial);
     }
 
@@ -66,33 +73,26 @@ impl Denials {
         }
     }
 
-    /// Returns true if one that is in force has the call. `is_ancestor`: asked for a descendant. `spared` are denials that
-    /// leave the descendants out between; adds those of this process.
+    /// Returns true if one of them is looked for and not left out. `spared` are denials that leave the descendants between
+    /// out; adds those of this process.
     pub(crate) fn hit(
         &self,
-        call: Deniable,
-        now_ns: u64,
-        is_ancestor: bool,
+        is_sought: &impl Fn(&Denial) -> bool,
         spared: &mut Vec<DenialId>,
     ) -> bool {
-        let hits = |denial: &&Denial| {
-            denial.calls.contains(&call)
-                && (!is_ancestor || denial.has_descendants)
-                && !denial.is_over(now_ns)
-                && !spared.contains(&denial.id)
-        };
-        if self.in_force.iter().any(|denial| hits(&denial)) {
+        let mut hits = self.in_force.iter().filter(|denial| is_sought(denial));
+        if hits.any(|denial| !spared.contains(&denial.id)) {
             return true;
         }
         spared.extend_from_slice(&self.spared);
         false
     }
 
-    /// Adds those of a parent that its descendants have, unless they are left out.
+    /// Adds those of a parent, unless they are left out.
     pub(crate) fn inherit(&mut self, parent: &Self) {
         for denial in &parent.in_force {
             let is_known = self.in_force.iter().any(|known| known.id == denial.id);
-            if denial.has_descendants && !is_known && !self.spared.contains(&denial.id) {
+            if !is_known && !self.spared.contains(&denial.id) {
                 self.in_force.push(denial.clone());
             }
         }
@@ -122,11 +122,10 @@ mod tests {
         ))
     }
 
-    fn denial(number: u64, has_descendants: bool) -> Denial {
+    fn denial(number: u64) -> Denial {
         Denial {
             id: DenialId(number),
             calls: vec![Deniable::Exec],
-            has_descendants,
             until_ns: None,
         }
     }
@@ -140,27 +139,19 @@ mod tests {
         let below = child(5, Some(&spared));
         let twin = child(6, Some(&above));
         let denied = |process: &Arc<Process>| process.is_denied(Deniable::Exec, 0);
-        root.deny(denial(1, false));
-        assert!(denied(&root) && !denied(&hit));
+        root.deny(denial(1));
+        assert!(denied(&root) && denied(&hit) && denied(&spared) && denied(&below));
         spared.spare(DenialId(1));
-        root.deny(denial(1, true));
         assert!(denied(&root) && denied(&hit));
+        assert!(hit.has_denial(DenialId(1), 0) && !hit.has_denial(DenialId(2), 0));
+        assert!(!below.has_denial(DenialId(1), 0));
         for other in [&above, &spared, &below, &twin] {
             assert!(!denied(other), "{}", other.pid.0);
         }
         assert!(!root.is_denied(Deniable::Connect, 0));
         // Another denial does not spare it.
-        root.deny(denial(2, true));
+        root.deny(denial(2));
         assert!(denied(&spared) && denied(&below) && !denied(&twin));
-    }
-
-    #[test]
-    fn descendants_stay_hit_when_another_alert_is_answered() {
-        let root = child(1, None);
-        let below = child(2, Some(&root));
-        root.deny(denial(1, true));
-        root.deny(denial(1, false));
-        assert!(below.is_denied(Deniable::Exec, 0));
     }
 
     #[test]
@@ -169,22 +160,42 @@ mod tests {
         let below = child(2, Some(&root));
         root.deny(Denial {
             until_ns: Some(10),
-            ..denial(1, true)
+            ..denial(1)
         });
         assert!(below.is_denied(Deniable::Exec, 9));
         assert!(!below.is_denied(Deniable::Exec, 10));
+        assert!(below.has_denial(DenialId(1), 9));
+        assert!(!below.has_denial(DenialId(1), 10));
     }
 
     #[test]
     fn a_likely_parent_withholds_nothing_and_a_dropped_ancestor_still_does() {
         let root = child(1, None);
-        root.deny(denial(1, true));
+        root.deny(denial(1));
         let guessed = child(2, Some(&root));
         guessed.set_has_likely_parent();
         assert!(!guessed.is_denied(Deniable::Exec, 0));
         let below = child(3, Some(&root));
-        below.inherit_denials(&root);
-        below.set_parent(None);
+        below.drop_parent();
+        assert!(below.parent().is_none());
         assert!(below.is_denied(Deniable::Exec, 0));
+    }
+
+    #[test]
+    fn an_ancestor_that_is_dropped_hides_no_guess() {
+        let root = child(1, None);
+        root.deny(denial(1));
+        // The guess is above the one that is dropped.
+        let guessed = child(2, Some(&root));
+        guessed.set_has_likely_parent();
+        let below = child(3, Some(&guessed));
+        below.drop_parent();
+        assert!(Arc::ptr_eq(&below.parent().expect("the next"), &root));
+        assert!(!below.is_denied(Deniable::Exec, 0));
+        // The guess is the one to the ancestor that is dropped.
+        let guessed = child(4, Some(&root));
+        guessed.set_has_likely_parent();
+        guessed.drop_parent();
+        assert!(!guessed.is_denied(Deniable::Exec, 0));
     }
 }

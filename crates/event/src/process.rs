@@ -180,6 +180,8 @@ pub struct Process {
     /// See [`Process::may_share_memory`].
     may_share_memory: AtomicBool,
     children_may_share_memory: AtomicBool,
+    /// See [`Process::set_has_entered`].
+    has_entered: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -235,6 +237,7 @@ impl Process {
             sets_up: AtomicBool::new(false),
             may_share_memory: AtomicBool::new(false),
             children_may_share_memory: AtomicBool::new(false),
+            has_entered: AtomicBool::new(false),
             state,
         }
     }
@@ -242,6 +245,13 @@ impl Process {
     /// Returns the parent by true parentage: for a re-parented orphan, the process that created it.
     pub fn parent(&self) -> Option<Arc<Process>> {
         self.state().parent.clone()
+    }
+
+    /// Sets the parent that is certain, in the place of a likely one.
+    pub fn set_certain_parent(&self, parent: Arc<Process>) {
+        let mut state = self.state();
+        state.parent = Some(parent);
+        state.has_likely_parent = false;
     }
 
     /// Replaces the parent.
@@ -357,7 +367,24 @@ impl Process {
             .store(true, Ordering::Release);
     }
 
-    /// Withholds calls from the process, in the place of what was withheld for the same reason before.
+    /// Records that the process was not born to the workload: nobody saw what it did before.
+    pub fn set_has_entered(&self) {
+        self.has_entered.store(true, Ordering::Release);
+    }
+
+    /// Returns true if the process or an ancestor was not born to the workload.
+    #[must_use]
+    pub fn comes_from_outside(&self) -> bool {
+        let mut has_entered = self.has_entered.load(Ordering::Acquire);
+        let mut ancestor = self.parent();
+        while let Some(process) = ancestor.filter(|_| !has_entered) {
+            has_entered = process.has_entered.load(Ordering::Acquire);
+            ancestor = process.parent();
+        }
+        has_entered
+    }
+
+    /// Withholds calls from the process and its descendants, in the place of what was withheld for the same reason before.
     pub fn deny(&self, denial: Denial) {
         self.state().denials.put(denial);
     }
@@ -367,21 +394,30 @@ impl Process {
         self.state().denials.spare(denial);
     }
 
-    /// Returns true if this call fails: what is withheld from the process, or from an ancestor with its descendants, has it.
-    /// Ancestors beyond a parent that is not certain do not count. `now_ns`: monotonic time.
+    /// Returns true if this call fails: what is withheld from the process or an ancestor has it. Ancestors beyond a parent
+    /// that is not certain do not count. `now_ns`: monotonic time.
     #[must_use]
     pub fn is_denied(&self, call: abi::Deniable, now_ns: u64) -> bool {
+        self.is_hit(|denial| denial.calls.contains(&call) && !denial.is_over(now_ns))
+    }
+
+    /// Returns true if the denial of this name is in force for the process, by itself or an ancestor.
+    #[must_use]
+    pub fn has_denial(&self, id: DenialId, now_ns: u64) -> bool {
+        self.is_hit(|denial| denial.id == id && !denial.is_over(now_ns))
+    }
+
+    fn is_hit(&self, is_sought: impl Fn(&Denial) -> bool) -> bool {
         let mut spared = Vec::new();
-        let mut ancestor = {
-            let state = self.state();
-            if state.denials.hit(call, now_ns, false, &mut spared) {
-                return true;
-            }
-            state.certain_parent()
-        };
+        let state = self.state();
+        if state.denials.hit(&is_sought, &mut spared) {
+            return true;
+        }
+        let mut ancestor = state.certain_parent();
+        drop(state);
         while let Some(process) = ancestor {
             let state = process.state();
-            if state.denials.hit(call, now_ns, true, &mut spared) {
+            if state.denials.hit(&is_sought, &mut spared) {
                 return true;
             }
             let parent = state.certain_parent();
@@ -391,10 +427,46 @@ impl Process {
         false
     }
 
-    /// Takes over what is withheld from the parent and its descendants, which is about to be no ancestor any more.
-    pub fn inherit_denials(&self, parent: &Self) {
-        let inherited = parent.state().denials.clone();
-        self.state().denials.inherit(&inherited);
+    /// Returns the number of generations from an ancestor to the process, if it is one by certain parents.
+    #[must_use]
+    pub fn generations_from(&self, ancestor: (Pid, StartTime)) -> Option<usize> {
+        let mut next = self.state().certain_parent();
+        let mut generations = 1;
+        while let Some(process) = next {
+            if (process.pid, process.start) == ancestor {
+                return Some(generations);
+            }
+            generations += 1;
+            next = process.state().certain_parent();
+        }
+        None
+    }
+
+    /// Puts the parent's parent in the place of the parent. What is withheld from the parent stays withheld, unless the parent
+    /// was not certain.
+    pub fn drop_parent(&self) {
+        let Some(parent) = self.parent() else {
+            return;
+        };
+        let (denials, above, is_likely) = {
+            let state = parent.state();
+            (
+                state.denials.clone(),
+                state.parent.clone(),
+                state.has_likely_parent,
+            )
+        };
+        let mut state = self.state();
+        if !state.has_likely_parent {
+            state.denials.inherit(&denials);
+        }
+        state.has_likely_parent |= is_likely;
+        state.parent = above;
+    }
+
+    /// Returns true if the parent is the likeliest one, and not certain.
+    pub fn has_likely_parent(&self) -> bool {
+        self.state().has_likely_parent
     }
 
     /// Records that the parent is the likeliest one, and not certain.

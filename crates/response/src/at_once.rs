@@ -51,8 +51,8 @@ impl Shared {
         }
     }
 
-    /// Withholds calls from the process of an alert, that of the alert included if its answer is awaited. Its descendants have
-    /// to be looked through first, as some may be protected.
+    /// Withholds calls from the process of an alert and its descendants, that of the alert included if its answer is awaited.
+    /// Descendants that the guard protects are found and spared afterwards: what is hit could make the search take long.
     fn deny_at_once(
         &self,
         rule: &Rule,
@@ -70,7 +70,7 @@ impl Shared {
         }
         let who = (process.pid, process.stat.start);
         // Whatever fails here is tried again, and reported, by a thread.
-        match self.denials.deny(who, rule.denial(0), withheld, false) {
+        match self.denials.deny(who, rule.denial(0), withheld) {
             Ok(()) => Immediate::Denied,
             Err(_) => Immediate::None,
         }

@@ -25,6 +25,9 @@ pub(crate) enum NotDenied {
     /// It is none of the processes that an engine watches, or it has ended.
     #[error("no engine of tollgate watches the process any more")]
     Unwatched,
+    /// The engines have ended, and with them what they watched.
+    #[error("what tollgate watched has ended")]
+    Ended,
     /// The engine that watches it cannot.
     #[error("not supported here: {0}")]
     Unsupported(String),
@@ -60,13 +63,12 @@ impl Denials {
         deniers.push(denier);
     }
 
-    /// Withholds calls from a process, or from its descendants, too, those to come included.
+    /// Withholds calls from a process, which may just have ended, and its descendants, those to come included.
     pub(crate) fn deny(
         &self,
         process: (Pid, StartTime),
         id: DenialId,
         withheld: WithheldCalls<'_>,
-        has_descendants: bool,
     ) -> Result<(), NotDenied> {
         let until_ns = withheld
             .duration
@@ -74,17 +76,37 @@ impl Denials {
         let denial = Denial {
             id,
             calls: withheld.calls.to_vec(),
-            has_descendants,
             until_ns,
         };
+        let mut last = NotDenied::Ended;
         for denier in self.deniers() {
             match denier.deny(process, denial.clone()) {
                 Ok(true) => return Ok(()),
+                Ok(false) if denier.is_alive() => last = NotDenied::Unwatched,
                 Ok(false) => {}
                 Err(why) => return Err(NotDenied::Unsupported(why)),
             }
         }
-        Err(NotDenied::Unwatched)
+        Err(last)
+    }
+
+    /// Returns whether a denial is in force for a process, by itself or an ancestor.
+    pub(crate) fn is_denied(&self, process: (Pid, StartTime), id: DenialId) -> bool {
+        let deniers = self.deniers();
+        deniers.iter().any(|denier| denier.is_denied(process, id))
+    }
+
+    /// Returns the descendants of a process that engines have seen and for which a denial is in force, parents first.
+    pub(crate) fn descendants(
+        &self,
+        process: (Pid, StartTime),
+        id: DenialId,
+    ) -> Vec<(Pid, StartTime)> {
+        let deniers = self.deniers();
+        let found = deniers
+            .iter()
+            .flat_map(|denier| denier.denied_descendants(process, id));
+        found.collect()
     }
 
     /// Leaves a process and its descendants out of the denial of an ancestor.

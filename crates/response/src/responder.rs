@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use event::{DenialId, StartTime};
 use outputs::{Dispatcher, Throttle, ThrottleRate};
 use process_info::procfs::{self, Proc};
-use rules::Alert;
+use rules::{Alert, AlertProcess};
 
 use crate::act::capture::Ending;
 use crate::act::process::Immediate;
@@ -76,6 +76,17 @@ impl Rule {
     pub(crate) fn denial(&self, action: usize) -> DenialId {
         // Fewer actions than that fit any file.
         DenialId((self.number << 32) | (action as u64))
+    }
+
+    /// Returns true if all calls that this rule withholds are withheld from a process already.
+    fn is_in_force(&self, denials: &Denials, process: &AlertProcess) -> bool {
+        let process = (process.pid, process.start);
+        let actions = self.response.actions.iter().enumerate();
+        let mut ids = actions
+            .filter(|(_, action)| matches!(action.act, Operation::Deny { .. }))
+            .map(|(at, _)| self.denial(at))
+            .peekable();
+        ids.peek().is_some() && ids.all(|id| denials.is_denied(process, id))
     }
 }
 
@@ -355,7 +366,11 @@ impl Shared {
                 continue;
             }
             // A rule whose actions were all left out only keeps its alerts from the rules after it.
-            if !rule.response.actions.is_empty() {
+            // A process that is hit tries again, and what it tries raises alerts. They must not use up the rate at which the
+            // alerts of other processes are answered.
+            let process = alert.details.process.as_ref();
+            let is_hit = process.is_some_and(|process| rule.is_in_force(&self.denials, process));
+            if !rule.response.actions.is_empty() && !is_hit {
                 matching.push(position);
             }
             if !rule.response.continues {

@@ -121,6 +121,42 @@ impl Tree {
         }
     }
 
+    /// Adds descendants that an engine knows, parents before their children, until the guard protects one. Returns that one,
+    /// whose descendants do not belong to the tree.
+    pub(crate) fn add_known(
+        &mut self,
+        select: &Selection<'_>,
+        descendants: &[(Pid, StartTime)],
+    ) -> Option<(Pid, StartTime)> {
+        for process in descendants {
+            let is_spared = |spared: &Spared| spared.process == *process;
+            if self.pids().contains(&process.0) || self.spared.iter().any(is_spared) {
+                continue;
+            }
+            let found = match Bound::open(select.proc, process.0) {
+                Ok(found) if found.stat.start == process.1 => found,
+                Ok(_) | Err(NotBound::Gone | NotBound::Reused) => continue,
+                Err(NotBound::Unknown(_)) => {
+                    self.incomplete = self.incomplete.or(Some(UNREAD));
+                    continue;
+                }
+            };
+            match select.guard.check(select.proc, &found, select.allowed) {
+                Ok(()) => self.add(Arc::new(found), false),
+                // It ended meanwhile: nothing is to be spared.
+                Err(_) if found.now(select.proc).has_ended() => {}
+                Err(refusal) => {
+                    self.spared.push(Spared {
+                        process: *process,
+                        why: refusal.to_string(),
+                    });
+                    return Some(*process);
+                }
+            }
+        }
+        None
+    }
+
     /// Returns the pids of the members, the root first.
     pub(crate) fn pids(&self) -> Vec<Pid> {
         self.members

@@ -96,7 +96,8 @@ mod tests {
             _ => vec![Arch::Aarch64, Arch::Arm],
         };
         let values = [
-            0, 1, 2, 3, 11, 14, 15, 16, 20, 107, 110, 111, 132, 0o100, 0o1000,
+            0, 1, 2, 3, 11, 14, 15, 16, 17, 20, 29, 31, 34, 36, 44, 107, 110, 111, 132, 0o100,
+            0o1000,
         ];
         let mut stopped = 0;
         for arch in arches {
@@ -149,8 +150,9 @@ mod tests {
         assert_eq!(is(&openat2), Some(vec![Deniable::OpenForWrite]));
         let sendmsg = notification(arch, number(abi::Syscall::SENDMSG), [0; 6]);
         assert_eq!(is(&sendmsg), Some(vec![Deniable::Connect]));
-        // socketcall(SYS_SENDTO), and socketcall(SYS_RECV).
+        // socketcall(SYS_SOCKET), socketcall(SYS_SENDTO), and socketcall(SYS_RECV).
         let socketcall = |operation| notification(i386, 102, [operation, 1, 0, 0, 0, 0]);
+        assert_eq!(is(&socketcall(1)), Some(vec![Deniable::Connect]));
         assert_eq!(is(&socketcall(11)), Some(vec![Deniable::Connect]));
         assert_eq!(is(&socketcall(10)), None);
         // A call of a later kernel.

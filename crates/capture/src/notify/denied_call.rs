@@ -1,7 +1,7 @@
 //! Refuses the calls that are withheld from their callers.
 //!
 //! A caller is known by its true ancestors: children of processes that have ended by their marks ([`decoder::lineage`]), or by
-//! their birth under a tracer.
+//! their birth under a tracer. While calls are withheld from any process, those of a caller that cannot be read fail.
 
 use std::sync::{Arc, Weak};
 
@@ -15,13 +15,14 @@ use sys::notify::Notification;
 use sys::time::{Clock, now_ns};
 
 use super::denials::{deniable, uncovered};
+use super::guard::Guard;
 use super::receiver::Receiver;
 use super::worker::{CallEvaluator, CallView};
 use super::{Processes, Shared};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode::{self, Decoded};
-use decoder::tree::Tree;
+use decoder::tree::{Tree, stranger};
 
 /// Withholds calls from the processes of an engine that holds its callers.
 struct Denier {
@@ -54,19 +55,54 @@ impl ProcessDenier for Denier {
         let Some(tree) = self.tree.upgrade() else {
             return Ok(false);
         };
-        let found = tree.find(process.0);
-        if !found.is_some_and(|found| found.start == process.1) {
+        let Some(process) = tree.remembered(process) else {
             return Ok(false);
+        };
+        if let Some(lack) = &self.lack {
+            return Err(lack.clone());
         }
-        match &self.lack {
-            Some(lack) => Err(lack.clone()),
-            None => Ok(tree.deny(process, denial)),
+        if process.comes_from_outside() {
+            let lack =
+                "the process entered, or descends from one that did, and may have an io_uring";
+            return Err(lack.to_owned());
         }
+        tree.deny(&process, denial);
+        Ok(true)
     }
 
     fn spare(&self, process: (Pid, StartTime), denial: DenialId) -> bool {
         let tree = self.tree.upgrade();
         tree.is_some_and(|tree| tree.spare(process, denial))
+    }
+
+    fn is_denied(&self, process: (Pid, StartTime), denial: DenialId) -> bool {
+        let Some(tree) = self.tree.upgrade().filter(|tree| tree.has_denials()) else {
+            return false;
+        };
+        let found = tree.find(process.0);
+        let found = found.filter(|found| found.start == process.1);
+        found.is_some_and(|found| found.has_denial(denial, now_ns(Clock::Monotonic)))
+    }
+
+    fn denied_descendants(
+        &self,
+        process: (Pid, StartTime),
+        denial: DenialId,
+    ) -> Vec<(Pid, StartTime)> {
+        let Some(tree) = self.tree.upgrade() else {
+            // The engine has ended, and with it what it watched.
+            return Vec::new();
+        };
+        let now = now_ns(Clock::Monotonic);
+        let mut found: Vec<_> = tree
+            .watched()
+            .iter()
+            .filter(|below| below.has_denial(denial, now))
+            .filter_map(|below| Some((below.generations_from(process)?, below.pid, below.start)))
+            .collect();
+        found.sort_unstable();
+        let named = found.into_iter().map(|(_, pid, start)| (pid, start));
+        named.collect()
     }
 
     fn is_alive(&self) -> bool {
@@ -75,16 +111,25 @@ impl ProcessDenier for Denier {
 }
 
 impl<J: Evaluator> Shared<J> {
-    /// Returns the caller if the call is withheld from it.
+    /// Returns the caller if the call is withheld from it, or from others while it cannot be told who calls.
     pub(crate) fn denied_caller(&self, notification: &Notification) -> Option<Arc<Process>> {
         if !self.tree.has_denials() {
             return None;
         }
         let calls = deniable(notification)?;
-        let process = self.tree.of_thread(Tid(notification.tid), &self.counters)?;
+        let tid = Tid(notification.tid);
+        let Some(process) = self.tree.of_thread(tid, &self.counters) else {
+            // A caller that was killed makes no call.
+            return self.may_wait(notification).then(|| Arc::new(stranger(tid)));
+        };
         let now = now_ns(Clock::Monotonic);
         let is_denied = calls.iter().any(|call| process.is_denied(*call, now));
         is_denied.then_some(process)
+    }
+
+    /// Returns whether the caller waits for an answer, as far as that can be told. A tracer has no listener to ask.
+    fn may_wait(&self, notification: &Notification) -> bool {
+        self.listener.is_valid(notification.id).unwrap_or(true)
     }
 }
 
@@ -119,6 +164,10 @@ impl<J: Evaluator> CallEvaluator<J> {
 impl<J: Evaluator + 'static> Receiver<J> {
     /// Refuses a call that is withheld from its caller, and has rules see that it fails.
     pub(super) fn deny(&mut self, call: &Call, process: &Process) {
+        // What the policy refuses, or is aimed at this program, is reported as that.
+        if self.is_refused(call) || Guard::concerns(call.syscall) && self.is_intrusion(call) {
+            return;
+        }
         let shared = Arc::clone(&self.worker.shared);
         let arena = Bump::new();
         let decoded = decode::decode(call, &self.memory, &arena);

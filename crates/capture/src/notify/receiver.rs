@@ -185,10 +185,14 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return;
         };
         shared.names.note(&call);
-        let denied = shared.denied_caller(notification);
-        // A repeated call was inspected before, and the policy's decision on it was reported.
-        if shared.tracer.is_active() && self.belongs_to_tracer(&call, denied.is_some()) {
-            return;
+        let mut denied = shared.denied_caller(notification);
+        if shared.tracer.is_active() {
+            // A repeated call was inspected before, and the policy's decision on it was reported.
+            if self.belongs_to_tracer(&call, denied.is_some()) {
+                return;
+            }
+            // The answer to an alert about a call that ended there may withhold this one.
+            denied = denied.or_else(|| shared.denied_caller(notification));
         }
         if let Some(process) = denied {
             return self.deny(&call, &process);
@@ -238,7 +242,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
     }
 
     /// Reports and refuses the calls that the policy denies; returns false if the call goes on.
-    fn is_refused(&mut self, call: &Call) -> bool {
+    pub(super) fn is_refused(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let Some(decision) = shared.confiner.decide(call) else {
             return false;

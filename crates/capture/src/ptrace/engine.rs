@@ -25,6 +25,7 @@ use super::request_queue::{Request, RequestQueue};
 use super::{MARK, Target};
 use crate::notify::Shared;
 use crate::notify::escalation::{is_own_interruption, restart};
+use crate::notify::guard::Guard;
 use crate::notify::tracer::FollowedCall;
 use crate::notify::worker::CallEvaluator;
 use decoder::call::Call;
@@ -560,21 +561,21 @@ impl<J: Evaluator> Engine<J> {
             look = self.look(&call, Some(&waited));
         }
         match look {
-            // The answer to an alert may withhold this very call.
-            Inspection::GoOn | Inspection::Page(_) => {
-                if self.worker.shared.denied_caller(&notification).is_some() {
-                    let _ = ptrace::skip_call(tid.0, -i64::from(Errno::EPERM.0));
-                }
-            }
+            Inspection::GoOn | Inspection::Page(_) => {}
             // Fails only if the thread was killed.
             Inspection::Refused(result) => {
                 let _ = ptrace::skip_call(tid.0, result);
+                return;
             }
             Inspection::Result(followed) => {
                 if let Some(tracee) = self.tracees.get_mut(&tid) {
                     tracee.call = AwaitedStop::Result(followed);
                 }
             }
+        }
+        // The answer to an alert about this call, or about one that a signal had interrupted, may withhold it.
+        if self.worker.shared.denied_caller(&notification).is_some() {
+            self.refuse(tid, i64::from(Errno::EPERM.0));
         }
     }
 
@@ -584,6 +585,10 @@ impl<J: Evaluator> Engine<J> {
         let _ = ptrace::skip_call(call.tid.0, -i64::from(Errno::EPERM.0));
         if self.resumes_undone(call) {
             // It is seen after the stop at which it has failed.
+            return;
+        }
+        if Guard::concerns(call.syscall) && self.intrusion(call).is_some() {
+            // Reported as what it is, and evaluated.
             return;
         }
         Counters::add(&self.worker.shared.counters.trapped);

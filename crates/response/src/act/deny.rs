@@ -10,7 +10,8 @@ use crate::denials::{Denials, NotDenied, WithheldCalls, names};
 use crate::outcome::{Outcome, Status};
 use crate::tree::{Selection, Tree};
 
-/// Withholds calls from a process and what it has started or will start, but from no descendant that the guard protects.
+/// Withholds calls from a process and what it has started or will start, and then spares the descendants that the guard
+/// protects.
 pub(crate) fn deny(
     select: &Selection<'_>,
     root: &Arc<Bound>,
@@ -18,26 +19,30 @@ pub(crate) fn deny(
     (id, withheld): (DenialId, WithheldCalls<'_>),
     immediate: &Immediate,
 ) -> Outcome {
-    let mut tree = Tree::look(select, Arc::clone(root));
-    let was_hit = *immediate == Immediate::Denied;
-    if was_hit {
-        // It was hit also if it has ended since.
-        tree.keep_root(Arc::clone(root));
+    let who = (root.pid, root.stat.start);
+    // Before the search, which the processes that are hit could make take long.
+    if *immediate != Immediate::Denied {
+        match denials.deny(who, id, withheld) {
+            Ok(()) => {}
+            Err(NotDenied::Ended) => {
+                return Outcome::new(Status::Gone, "the process had ended");
+            }
+            Err(NotDenied::Unwatched) if !root.is_unreaped() => {
+                let why = "the process had ended; descendants that it may have are not hit";
+                return Outcome::new(Status::Failed, why);
+            }
+            Err(why) => return Outcome::new(Status::Failed, why.to_string()),
+        }
     }
-    // Before the rest of the tree is hit.
+    let mut tree = Tree::look(select, Arc::clone(root));
+    // It was hit also if it has ended since.
+    tree.keep_root(Arc::clone(root));
     for spared in &tree.spared {
         denials.spare(spared.process, id);
     }
-    match denials.deny((root.pid, root.stat.start), id, withheld, true) {
-        Ok(()) => {}
-        Err(NotDenied::Unwatched) if was_hit => {}
-        Err(NotDenied::Unwatched) if !root.is_unreaped() => {
-            return Outcome::new(Status::Gone, "the process had ended");
-        }
-        Err(why) => return Outcome::new(Status::Failed, why.to_string()),
-    }
-    if tree.pids().is_empty() {
-        return Outcome::new(Status::Gone, "the process had ended");
+    // Engines also know descendants whose parents have ended. Those of one that is spared are hit no more.
+    while let Some(spared) = tree.add_known(select, &denials.descendants(who, id)) {
+        denials.spare(spared, id);
     }
     let mut outcome = describe(&verb(withheld), &tree);
     if tree.incomplete.is_some() {

@@ -22,7 +22,7 @@ pub(crate) enum Immediate {
     Allowed,
     /// The guard refused it.
     Refused(Refusal),
-    /// Calls are withheld from it, and not from its descendants yet.
+    /// Calls are withheld from it and its descendants, protected ones not excepted yet.
     Denied,
     /// It was stopped.
     Stopped,
