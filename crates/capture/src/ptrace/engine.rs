@@ -20,6 +20,7 @@ use abi::{Errno, Signal, Syscall};
 use super::attach::AttachError;
 use super::guard::TracerView;
 use super::inspection::Inspection;
+use super::newborns::Newborns;
 use super::pages::Pages;
 use super::request_queue::{Request, RequestQueue};
 use super::{MARK, Target};
@@ -60,6 +61,7 @@ pub(super) struct Engine<J: Evaluator> {
     pub(super) post: Arc<TracerView>,
     pub(super) tracees: HashMap<Tid, Tracee>,
     pub(super) pages: Pages,
+    pub(super) newborns: Newborns,
     /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`decoder::stdio`).
     pub(super) redirecting: HashSet<Pid>,
     inbox: Arc<RequestQueue>,
@@ -117,7 +119,7 @@ impl Tracee {
         }
     }
 
-    fn born(pid: Pid, how: TraceMode) -> Self {
+    pub(super) fn born(pid: Pid, how: TraceMode) -> Self {
         Self {
             is_fresh: false,
             ..Self::attached(pid, how)
@@ -144,6 +146,7 @@ impl<J: Evaluator> Engine<J> {
             post,
             tracees: HashMap::new(),
             pages: Pages::new(Arc::clone(&inbox)),
+            newborns: Newborns::default(),
             redirecting: HashSet::new(),
             inbox,
             filter,
@@ -198,7 +201,10 @@ impl<J: Evaluator> Engine<J> {
                 let _ = answer.send(self.attach(pid));
             }
             Request::Fetched(fetched) => self.fetched(fetched),
-            Request::Overdue => self.overdue(),
+            Request::Overdue => {
+                self.overdue();
+                self.overdue_newborns();
+            }
             Request::Leave => self.leave(),
         }
     }
@@ -323,9 +329,9 @@ impl<J: Evaluator> Engine<J> {
 
     /// Handles the stop that attaching requested, a newborn's first, or the end of a group-stop.
     fn at_stop(&mut self, tid: Tid) {
-        if !self.tracees.contains_key(&tid) {
-            // Reported before its parent's own report.
-            self.adopt(tid);
+        // Not known: its parent has not reported its birth yet.
+        if !self.tracees.contains_key(&tid) && self.holds_newborn(tid) {
+            return;
         }
         if let Some(tracee) = self.tracees.get_mut(&tid)
             && (std::mem::take(&mut tracee.is_fresh) || self.is_leaving)
@@ -334,57 +340,15 @@ impl<J: Evaluator> Engine<J> {
             // The stop ended a call that the kernel does not restart by itself.
             is_own_interruption(tid.0, &mut registers, |now| restart(now, None));
         }
+        self.go_on_from_stop(tid);
+    }
+
+    /// Resumes a thread from a stop that attaching requested, or detaches from it.
+    pub(super) fn go_on_from_stop(&mut self, tid: Tid) {
         if self.is_let_go(tid) {
             return self.release(tid, 0);
         }
         self.go_on(tid, 0);
-    }
-
-    fn at_birth(&mut self, parent: Tid, event: u32) {
-        let Some(child) = event_tid(parent) else {
-            return;
-        };
-        let shared = Arc::clone(&self.worker.shared);
-        let Some(tracee) = self.tracees.get(&parent) else {
-            return;
-        };
-        let (how, parent_pid) = (tracee.how, tracee.pid);
-        let is_process = event != ptrace::EVENT_CLONE
-            || shared.tree.inspector.thread_group(child) == Some(Pid(child.0));
-        let pid = if is_process { Pid(child.0) } else { parent_pid };
-        self.tracees
-            .entry(child)
-            .or_insert_with(|| Tracee::born(pid, how));
-        if is_process
-            && how != TraceMode::Starting
-            && let Some(parent) = shared.tree.of_thread(Tid(parent_pid.0), &shared.counters)
-        {
-            shared.tree.born(pid, &parent);
-        }
-        if is_process && self.redirecting.contains(&parent_pid) {
-            self.redirecting.insert(pid);
-        }
-    }
-
-    /// Starts tracing a thread whose birth has not been reported, or never will be.
-    fn adopt(&mut self, tid: Tid) {
-        let inspector = &self.worker.shared.tree.inspector;
-        let Some(pid) = inspector.thread_group(tid) else {
-            return;
-        };
-        let parent = if pid.0 == tid.0 {
-            inspector.identity(pid).map(|identity| identity.ppid)
-        } else {
-            Some(pid)
-        };
-        if parent.is_some_and(|parent| self.redirecting.contains(&parent)) {
-            self.redirecting.insert(pid);
-        }
-        let by_parent = parent.and_then(|parent| self.tracees.get(&Tid(parent.0)));
-        let how = by_parent
-            .or_else(|| self.tracees.values().next())
-            .map_or(TraceMode::Filter, |tracee| tracee.how);
-        self.tracees.insert(tid, Tracee::born(pid, how));
     }
 
     /// Handles an exec. If a thread other than the leader made it, that thread has the leader's id from now
@@ -699,6 +663,7 @@ impl<J: Evaluator> Engine<J> {
 
     fn ended(&mut self, tid: Tid) {
         self.pages.forget(tid);
+        self.newborns.forget(tid);
         self.note_waiting();
         self.memory.forget(tid);
         let tracee = self.tracees.remove(&tid);
@@ -742,7 +707,7 @@ fn waits_for_others(syscall: Syscall) -> bool {
 }
 
 /// Returns the thread that an event is about.
-fn event_tid(tid: Tid) -> Option<Tid> {
+pub(super) fn event_tid(tid: Tid) -> Option<Tid> {
     let message = ptrace::event_message(tid.0).ok()?;
     i32::try_from(message).ok().map(Tid)
 }

@@ -25,7 +25,7 @@ pub(super) struct TracerView {
     pub(super) reading: Arc<BlockingMarker>,
     /// Tid of the caller whose call is inspected.
     pub(super) caller: AtomicI32,
-    /// Number of calls that wait for their pages.
+    /// Number of calls that wait for their pages, and of new processes that wait for their parents' reports.
     pub(super) held: AtomicUsize,
 }
 

@@ -26,6 +26,7 @@ mod engine;
 mod entry_monitor;
 mod guard;
 mod inspection;
+mod newborns;
 mod pages;
 mod request_queue;
 mod stdio;

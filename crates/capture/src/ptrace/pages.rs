@@ -223,9 +223,9 @@ impl<J: Evaluator> Engine<J> {
         self.go_on_unless_held(tid);
     }
 
-    /// Updates the guard's count of waiting calls; the guard decides when time is over.
+    /// Updates the guard's count of threads that are held; the guard decides when time is over.
     pub(super) fn note_waiting(&self) {
-        let count = self.pages.waiting.len();
+        let count = self.pages.waiting.len() + self.newborns.len();
         self.post.held.store(count, Ordering::Release);
     }
 }

@@ -30,7 +30,7 @@ pub(super) enum Request {
     },
     /// A thread has touched a page that a call waits for.
     Fetched(PageFetchResult),
-    /// Calls may have waited long enough for their pages.
+    /// Calls may have waited long enough for their pages, and new processes for their parents' reports.
     Overdue,
     /// Detach from every process that can live without a tracer, and end.
     Leave,
