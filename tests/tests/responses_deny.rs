@@ -130,6 +130,108 @@ fn the_call_that_raises_the_alert_is_withheld_too() {
 }
 
 #[test]
+fn what_is_started_right_after_the_alert_is_hit() {
+    // The next command of a shell is a child.
+    let script = "for n in 1 2 3 4 5 6 7 8 9 10; do sh -c ': < %W/mark; /bin/true && echo free; :'; done; /bin/echo end";
+    let watched = answering(script, &to_mark(EVERYTHING))
+        .engine(engine())
+        .run();
+    assert_eq!(watched.printed, "end\n", "{}", watched.story());
+    let expected = vec![pair("process:deny", "done"); 10];
+    assert_eq!(results(&watched), expected);
+}
+
+#[test]
+fn descendants_are_hit_though_the_process_of_the_alert_ends() {
+    let script = "mkfifo %W/fifo; sh -c ': < %W/mark; (read line < %W/fifo; : > %W/late && echo free) &'; sleep 0.5; \
+                  echo > %W/fifo; sleep 0.5; echo end";
+    let watched = answering(script, &to_mark(EVERYTHING))
+        .engine(engine())
+        .run();
+    assert_eq!(watched.printed, "end\n", "{}", watched.story());
+    assert_eq!(results(&watched), [pair("process:deny", "done")]);
+}
+
+#[test]
+fn alerts_about_refused_calls_start_nothing_and_leave_the_rate_to_others() {
+    let rule = "- rule: Mark\n  desc: d\n  condition: evt.type in (open, openat) and evt.rawarg.name endswith /mark\n  \
+                output: marked file=%fd.name process=%proc.name\n  priority: WARNING\n";
+    let script = "sh -c ': < %W/mark; for n in 1 2 3 4 5; do (: > %W/mark) && echo free; done; :'; \
+                  sh -c ': < %W/mark; /bin/true && echo free; :'; echo end";
+    let watch = with_responses(marking_by(script, rule), &to_mark(EVERYTHING));
+    let watch = watch
+        .option("-o")
+        .option("responses.rule_max_burst=2")
+        .option("-o")
+        .option("responses.rule_rate=0.01");
+    let watched = watch.engine(engine()).run();
+    assert_eq!(watched.printed, "end\n", "{}", watched.story());
+    // Each attempt is an alert, and the two processes are answered once each.
+    assert_eq!(watched.of("Mark").len(), 7, "{}", watched.story());
+    let expected = vec![pair("process:deny", "done"); 2];
+    assert_eq!(results(&watched), expected);
+}
+
+#[test]
+fn the_call_of_a_process_with_several_threads_is_made_and_the_next_one_is_not() {
+    let rule = "- rule: Mark\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /secret and \
+                evt.is_open_write = true\n  output: written\n  priority: WARNING\n";
+    let program = "import sys, threading, time\nthreading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n\
+                   for name in sys.argv[1:]:\n try: open(name, 'w'); print(name[-6:], 'made')\n \
+                   except PermissionError: print(name[-6:], 'refused')\n";
+    let script =
+        format!("cat > %W/program << 'END'\n{program}END\npython3 %W/program %W/secret %W/later_");
+    let watch = with_responses(marking_by(&script, rule), &to_mark(EVERYTHING));
+    let watched = watch.engine(engine()).run();
+    assert_eq!(
+        watched.printed,
+        "secret made\nlater_ refused\n",
+        "{}",
+        watched.story()
+    );
+}
+
+/// Only `notify` reports violations of calls.
+#[test]
+fn a_violation_of_a_policy_is_reported_though_its_call_is_withheld() {
+    let policy = "apiVersion: crd.varmor.org/v1beta1\nkind: VarmorPolicy\nmetadata: {name: demo}\nspec:\n  \
+                  target: {kind: Pod, name: demo}\n  policy:\n    enforcer: Seccomp\n    mode: EnhanceProtect\n    \
+                  enhanceProtect:\n      auditViolations: true\n      \
+                  syscallRawRules: [{names: [truncate], action: SCMP_ACT_ERRNO}]\n";
+    let script = "python3 -c 'import os, sys\nopen(sys.argv[1]).close()\ntry: os.truncate(sys.argv[2], 0)\n\
+                  except PermissionError: print(\"refused\")' %W/mark %W/mark";
+    let watch = answering(script, &to_mark(EVERYTHING));
+    let file = work(&watch).join("policy.yaml");
+    fs::write(&file, policy).expect("the scratch folder is writable");
+    let watch = watch.option("--policy").option(file.display().to_string());
+    let watched = watch.engine(Engine::Notify).run();
+    assert_eq!(watched.printed, "refused\n", "{}", watched.story());
+    assert_eq!(
+        watched.of("Policy violation").len(),
+        1,
+        "{}",
+        watched.story()
+    );
+    assert_eq!(results(&watched), [pair("process:deny", "done")]);
+}
+
+/// Under `ptrace`, which knows how the interrupted call ended when the next one is made.
+#[test]
+fn the_call_after_one_that_a_signal_interrupts_is_withheld() {
+    let fixture = Fixture::compile("interrupted_exec");
+    let rule = "- rule: Mark\n  desc: d\n  condition: evt.type in (open, openat) and evt.rawarg.name endswith /fifo and \
+                evt.failed = true\n  output: interrupted\n  priority: WARNING\n";
+    let script = format!(
+        "mkfifo %W/fifo; {} %W/fifo; echo end",
+        fixture.program().display()
+    );
+    let watch = with_responses(marking_by(&script, rule), &to_mark(EVERYTHING));
+    let watched = watch.engine(Engine::Ptrace).run();
+    assert_eq!(watched.printed, "refused 1\nend\n", "{}", watched.story());
+    assert_eq!(results(&watched), [pair("process:deny", "done")]);
+}
+
+#[test]
 fn a_dry_run_withholds_nothing() {
     let watch = answering(
         ": < %W/mark; sleep 0.1; ls %W/mark > %W/file && echo went on",

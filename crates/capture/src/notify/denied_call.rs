@@ -15,7 +15,6 @@ use sys::notify::Notification;
 use sys::time::{Clock, now_ns};
 
 use super::denials::{deniable, uncovered};
-use super::guard::Guard;
 use super::receiver::Receiver;
 use super::worker::{CallEvaluator, CallView};
 use super::{Processes, Shared};
@@ -164,8 +163,8 @@ impl<J: Evaluator> CallEvaluator<J> {
 impl<J: Evaluator + 'static> Receiver<J> {
     /// Refuses a call that is withheld from its caller, and has rules see that it fails.
     pub(super) fn deny(&mut self, call: &Call, process: &Process) {
-        // What the policy refuses, or is aimed at this program, is reported as that.
-        if self.is_refused(call) || Guard::concerns(call.syscall) && self.is_intrusion(call) {
+        // What the policy refuses is reported as that. The guard has none of these calls.
+        if self.is_refused(call) {
             return;
         }
         let shared = Arc::clone(&self.worker.shared);

@@ -26,7 +26,6 @@ use super::request_queue::{Request, RequestQueue};
 use super::{MARK, Target};
 use crate::notify::Shared;
 use crate::notify::escalation::{is_own_interruption, restart};
-use crate::notify::guard::Guard;
 use crate::notify::tracer::FollowedCall;
 use crate::notify::worker::CallEvaluator;
 use decoder::call::Call;
@@ -549,10 +548,6 @@ impl<J: Evaluator> Engine<J> {
         let _ = ptrace::skip_call(call.tid.0, -i64::from(Errno::EPERM.0));
         if self.resumes_undone(call) {
             // It is seen after the stop at which it has failed.
-            return;
-        }
-        if Guard::concerns(call.syscall) && self.intrusion(call).is_some() {
-            // Reported as what it is, and evaluated.
             return;
         }
         Counters::add(&self.worker.shared.counters.trapped);

@@ -213,7 +213,7 @@ impl<J: Evaluator> Engine<J> {
     }
 
     /// Returns the result of a call that is aimed at the monitor's processes.
-    pub(super) fn intrusion(&mut self, call: &Call) -> Option<i64> {
+    fn intrusion(&mut self, call: &Call) -> Option<i64> {
         let shared = Arc::clone(&self.worker.shared);
         let intrusion = shared.guard.rule(call)?;
         if intrusion.aim.is_counted() {
