@@ -21,12 +21,12 @@ const FOLDER: &str = "tollgate-quarantine";
 const ALLOWED: &str = "allowed";
 const PROGRAMS: [&str; 2] = ["leaving", "arriving"];
 /// Networks that one control group may reach: `NETWORKS` of the programs.
-pub const MOST_NETWORKS: usize = 1024;
+pub(crate) const MOST_NETWORKS: usize = 1024;
 /// Bits of an address before those of IPv4 in the form of IPv6.
 const MAPPED_BITS: u32 = 96;
 
 /// A network by its first address and the length of its prefix.
-pub type Network = (IpAddr, u8);
+pub(crate) type Network = (IpAddr, u8);
 
 /// Checks that the kernel takes the programs.
 ///
@@ -108,7 +108,7 @@ fn load() -> Result<Object, Error> {
 }
 
 fn attach(group: &File, allowed: &[Network], folder: &Path) -> Result<(), Error> {
-    let mut object = load()?;
+    let object = load()?;
     fill(&object, allowed)?;
     for name in PROGRAMS {
         let mut programs = object.progs_mut();
