@@ -75,6 +75,12 @@ impl ProcessInspector {
         InheritedState::of(pid, &self.proc)
     }
 
+    /// Returns the process of a thread and that process's parent by `/proc`; `None` if it is gone.
+    pub fn thread_group_and_parent(&self, tid: Tid) -> Option<(Pid, Pid)> {
+        let status = self.proc.status(tid.0).ok()?;
+        Some((Pid(status.tgid), Pid(status.ppid)))
+    }
+
     /// Returns the process of a thread; `None` if it is gone.
     pub fn thread_group(&self, tid: Tid) -> Option<Pid> {
         self.proc.status(tid.0).ok().map(|status| Pid(status.tgid))

@@ -393,16 +393,33 @@ impl Tree {
         }
     }
 
-    /// Enters a process whose birth nobody reports, with the parent that is the likely one.
-    pub fn born_to_likely_parent(&self, child: Pid, counters: &Counters) {
-        let is_known = self.find(child).is_some();
-        if let Some(process) = self.of_thread(Tid(child.0), counters)
-            && !is_known
-            && !process.has_likely_parent()
-        {
-            Counters::add(&counters.guessed_parents);
-            process.set_has_likely_parent();
+    /// Enters a process whose birth nobody reports. `shown`: the parent that `/proc` showed at its first stop, which is the
+    /// likely one.
+    pub fn born_to_likely_parent(
+        &self,
+        child: Pid,
+        shown: Option<Arc<Process>>,
+        counters: &Counters,
+    ) {
+        let Some(identity) = self.inspector.identity(child) else {
+            return;
+        };
+        let known = self.find(child);
+        if known.is_some_and(|known| known.start == identity.start) {
+            return;
         }
+        let shown = shown.filter(|parent| self.is_watched(parent));
+        let inherited = self.inherited(child);
+        let (parent, is_guess) = match shown {
+            Some(parent) => (Some(parent), false),
+            None => self.parent_of(&identity, inherited, counters),
+        };
+        if !is_guess {
+            Counters::add(&counters.guessed_parents);
+        }
+        let pidfd = sys::pidfd::open(child.0).ok();
+        let process = self.insert_with(&identity, pidfd, parent, Origin::Watched, inherited);
+        self.note_entered(&process, true);
     }
 
     /// Gives a process what it has inherited from its parent, in the place of what it would have from the
@@ -564,6 +581,12 @@ impl Tree {
         let inherited = self.inherited(pid);
         let (parent, is_guess) = self.parent_of(&identity, inherited, counters);
         let process = self.insert_with(&identity, pidfd, parent, Origin::Watched, inherited);
+        self.note_entered(&process, is_guess);
+        Some(process)
+    }
+
+    /// Notes what is uncertain about a process that has been entered. `is_guess`: its parent is.
+    fn note_entered(&self, process: &Process, is_guess: bool) {
         if is_guess {
             process.set_has_likely_parent();
         }
@@ -580,7 +603,6 @@ impl Tree {
             // A process that may be the container's own is evaluated fully.
             process.set_sets_up(false);
         }
-        Some(process)
     }
 
     /// Returns the true parent of a newly seen process, and whether that is a guess.
@@ -956,6 +978,55 @@ mod tests {
         assert!(deny(Some(now + 600_000_000_000)));
         assert!(deny(Some(now)));
         assert!(deny(None));
+    }
+
+    #[test]
+    fn a_birth_that_is_reported_late_puts_a_guessed_parent_right() {
+        let tree = Tree::new(Vec::new()).expect("/proc is there");
+        let counters = Counters::default();
+        let sleeper = || {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").spawn().expect("it starts")
+        };
+        let (mut shown, mut true_parent, mut child) = (sleeper(), sleeper(), sleeper());
+        let enter = |process: &std::process::Child| {
+            let entered = tree.attach(Pid(process.id().cast_signed()));
+            entered.expect("it runs")
+        };
+        let (grandparent, parent) = (enter(&shown), enter(&true_parent));
+        let pid = Pid(child.id().cast_signed());
+        for process in [&grandparent, &parent] {
+            let calls = vec![abi::Deniable::Exec];
+            let (id, until_ns) = (DenialId(1), None);
+            tree.deny(
+                process,
+                Denial {
+                    id,
+                    calls,
+                    until_ns,
+                },
+            );
+        }
+        tree.born_to_likely_parent(pid, Some(Arc::clone(&grandparent)), &counters);
+        let entered = tree.find(pid).expect("it was entered");
+        let is_child_of = |parent| {
+            let known = entered.parent();
+            known.is_some_and(|known| Arc::ptr_eq(&known, parent))
+        };
+        assert!(is_child_of(&grandparent));
+        assert!(!entered.is_denied(abi::Deniable::Exec, 0), "a guess");
+        assert_eq!(counters.snapshot().guessed_parents, 1);
+        tree.born(pid, &parent);
+        assert!(is_child_of(&parent));
+        assert!(entered.is_denied(abi::Deniable::Exec, 0));
+        // No process descends from its own child.
+        tree.born(parent.pid, &entered);
+        let above = parent.parent();
+        assert!(above.is_none_or(|above| !Arc::ptr_eq(&above, &entered)));
+        for process in [&mut shown, &mut true_parent, &mut child] {
+            process.kill().expect("it runs");
+            process.wait().expect("it ended");
+        }
     }
 
     #[test]

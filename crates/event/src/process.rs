@@ -369,11 +369,6 @@ impl Process {
             .store(true, Ordering::Release);
     }
 
-    /// Returns true if the parent is the likeliest one, and not certain.
-    pub fn has_likely_parent(&self) -> bool {
-        self.state().has_likely_parent
-    }
-
     /// Records that the parent is the likeliest one, and not certain.
     pub fn set_has_likely_parent(&self) {
         self.state().has_likely_parent = true;

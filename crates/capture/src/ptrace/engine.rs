@@ -276,7 +276,7 @@ impl<J: Evaluator> Engine<J> {
     fn go_on(&mut self, tid: Tid, signal: i32) {
         let Some(tracee) = self.tracees.get(&tid) else {
             // Born to a thread that was killed before its birth was reported.
-            self.adopt(tid);
+            self.adopt(tid, None);
             return self.go_on_anyway(tid, signal);
         };
         if self.is_let_go(tid) {

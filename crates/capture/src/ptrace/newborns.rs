@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abi::Errno;
-use event::{Evaluator, Pid, Tid};
+use event::{Evaluator, Pid, Process, Tid};
 use sys::ptrace;
 
 use super::engine::{Engine, TraceMode, Tracee, event_tid};
@@ -28,7 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// New processes in their first stop whose parents have not reported them yet.
 #[derive(Debug, Default)]
 pub(super) struct Newborns {
-    held: HashMap<Tid, Instant>,
+    held: HashMap<Tid, HeldProcess>,
+}
+
+#[derive(Debug)]
+struct HeldProcess {
+    since: Instant,
+    /// The parent that `/proc` showed when it was stopped: the likely one, unless it was made by `CLONE_PARENT`.
+    shown_parent: Option<Arc<Process>>,
 }
 
 impl Newborns {
@@ -41,18 +48,23 @@ impl Newborns {
         self.held.remove(&tid);
     }
 
-    fn hold(&mut self, tid: Tid) {
-        self.held.insert(tid, Instant::now());
+    fn hold(&mut self, tid: Tid, shown_parent: Option<Arc<Process>>) {
+        let since = Instant::now();
+        let held = HeldProcess {
+            since,
+            shown_parent,
+        };
+        self.held.insert(tid, held);
     }
 
-    fn release(&mut self, tid: Tid) -> bool {
-        self.held.remove(&tid).is_some()
+    fn release(&mut self, tid: Tid) -> Option<HeldProcess> {
+        self.held.remove(&tid)
     }
 
     /// Returns the processes that have been held for at least this time.
     fn held_for(&self, time: Duration) -> Vec<Tid> {
         let held = self.held.iter();
-        held.filter(|(_, since)| since.elapsed() >= time)
+        held.filter(|(_, held)| held.since.elapsed() >= time)
             .map(|(tid, _)| *tid)
             .collect()
     }
@@ -63,14 +75,18 @@ impl<J: Evaluator> Engine<J> {
     ///
     /// A thread of a known process continues: its parent does not matter.
     pub(super) fn holds_newborn(&mut self, tid: Tid) -> bool {
-        let group = self.worker.shared.tree.inspector.thread_group(tid);
-        if group == Some(Pid(tid.0)) {
-            self.newborns.hold(tid);
-            self.note_waiting();
-            return true;
+        let tree = &self.worker.shared.tree;
+        match tree.inspector.thread_group_and_parent(tid) {
+            Some((group, parent)) if group.0 == tid.0 => {
+                self.newborns.hold(tid, tree.find(parent));
+                self.note_waiting();
+                true
+            }
+            _ => {
+                self.adopt(tid, None);
+                false
+            }
         }
-        self.adopt(tid);
-        false
     }
 
     /// Handles the stop at which a thread reports a birth.
@@ -102,7 +118,7 @@ impl<J: Evaluator> Engine<J> {
         if is_process && self.redirecting.contains(&parent_pid) {
             self.redirecting.insert(pid);
         }
-        if self.newborns.release(child) {
+        if self.newborns.release(child).is_some() {
             self.note_waiting();
             self.go_on_from_stop(child);
         }
@@ -120,27 +136,27 @@ impl<J: Evaluator> Engine<J> {
         let overdue = self.newborns.held_for(time);
         self.serve_stops();
         for tid in overdue {
-            if self.newborns.release(tid) {
-                self.adopt(tid);
+            if let Some(held) = self.newborns.release(tid) {
+                self.adopt(tid, held.shown_parent);
                 self.go_on_from_stop(tid);
             }
         }
         self.note_waiting();
     }
 
-    /// Starts tracing a thread whose birth has not been reported, or never will be. The parent of a process is
-    /// the likely one.
-    pub(super) fn adopt(&mut self, tid: Tid) {
+    /// Starts tracing a thread whose birth has not been reported, or never will be. `shown_parent`: what `/proc`
+    /// showed at its first stop.
+    pub(super) fn adopt(&mut self, tid: Tid, shown_parent: Option<Arc<Process>>) {
         let shared = Arc::clone(&self.worker.shared);
         let inspector = &shared.tree.inspector;
         let Some(pid) = inspector.thread_group(tid) else {
             return;
         };
         let is_process = pid.0 == tid.0;
-        let parent = if is_process {
-            inspector.identity(pid).map(|identity| identity.ppid)
-        } else {
-            Some(pid)
+        let parent = match &shown_parent {
+            Some(shown) => Some(shown.pid),
+            None if is_process => inspector.identity(pid).map(|identity| identity.ppid),
+            None => Some(pid),
         };
         if parent.is_some_and(|parent| self.redirecting.contains(&parent)) {
             self.redirecting.insert(pid);
@@ -150,7 +166,10 @@ impl<J: Evaluator> Engine<J> {
             .or_else(|| self.tracees.values().next())
             .map_or(TraceMode::Filter, |tracee| tracee.how);
         if is_process && how != TraceMode::Starting {
-            shared.tree.born_to_likely_parent(pid, &shared.counters);
+            let counters = &shared.counters;
+            shared
+                .tree
+                .born_to_likely_parent(pid, shown_parent, counters);
         }
         self.tracees.insert(tid, Tracee::born(pid, how));
     }
@@ -170,11 +189,11 @@ mod tests {
     fn a_newborn_is_held_until_it_is_named_or_ends() {
         let mut newborns = Newborns::default();
         for tid in [1, 2, 3] {
-            newborns.hold(Tid(tid));
+            newborns.hold(Tid(tid), None);
         }
         newborns.forget(Tid(2));
-        assert!(newborns.release(Tid(1)) && !newborns.release(Tid(1)));
-        assert!(!newborns.release(Tid(2)));
+        assert!(newborns.release(Tid(1)).is_some() && newborns.release(Tid(1)).is_none());
+        assert!(newborns.release(Tid(2)).is_none());
         assert_eq!(newborns.held_for(Duration::ZERO), [Tid(3)]);
         assert!(newborns.held_for(PATIENCE).is_empty());
         assert_eq!(newborns.len(), 1);
