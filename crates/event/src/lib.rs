@@ -11,7 +11,6 @@
 mod absence;
 pub mod cgroup;
 mod container;
-mod denial;
 mod descriptor;
 mod engine;
 mod evaluator;
@@ -30,7 +29,6 @@ mod value;
 
 pub use absence::Absence;
 pub use container::{Container, Containment, Details, Mount};
-pub use denial::{Denial, DenialId, ProcessDenier};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
 pub use engine::EngineKind;
 pub use evaluator::{Evaluator, Relevance};
@@ -43,6 +41,7 @@ pub use kind::{
 };
 pub use open::{ImpossibleOpen, OpenFlags, Opening, OpeningParams};
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};
+pub use process::denial::{Denial, DenialId, ProcessDenier};
 pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,
     StartTime, Stat, Status, Tid,

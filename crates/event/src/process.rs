@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::denial::Denials;
+use denial::Denials;
 
+pub(crate) mod denial;
 mod denied;
 
 /// Process id (thread group id) in the agent's pid namespace.

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use super::denial::{Denial, DenialId};
 use super::{Pid, Process, StartTime};
-use crate::denial::{Denial, DenialId};
 
 impl Process {
     /// Records that the process was not born to the workload: nobody saw what it did before.

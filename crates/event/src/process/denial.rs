@@ -2,7 +2,7 @@
 
 use abi::Deniable;
 
-use crate::{Pid, StartTime};
+use super::{Pid, StartTime};
 
 /// Names a denial. A later one of the same name replaces the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
