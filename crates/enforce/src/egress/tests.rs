@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use policy::Policy;
 
@@ -146,7 +147,10 @@ impl Group {
 
     /// Like [`Group::start`]; `by` is what begins the last program.
     fn with(name: &str, sees_groups: bool, by: &str) -> Self {
-        let path = hierarchy().join(format!("tollgate-test-{}-{name}", std::process::id()));
+        // Tests that run at once may give the same name.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let path = hierarchy().join(format!("tollgate-test-{pid}-{number}-{name}"));
         fs::create_dir(&path).unwrap();
         let unmount = match sees_groups {
             true => "",
