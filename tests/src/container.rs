@@ -31,6 +31,17 @@ const SET_UP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/container.pl");
 /// Calls that it makes by their numbers, in their order among its arguments.
 const CALLS: [&str; 4] = ["mount", "umount2", "pivot_root", "sethostname"];
 
+/// Has the set-up make a container and becomes the command in it. The set-up does not get the words of the command: rules would
+/// take them for its own. Tests recognise by `env` that the container is made.
+const ENTER: &str = r#"perl "$0" container "$1" "$2" "$3" "$4" "$5" "$6" "$7" "$8" "$9" || exit
+shift 9
+cd / && exec env -i HOME=/root TERM="$TERM" PATH=/usr/local/bin:/usr/bin:/usr/sbin "$@""#;
+
+/// Has the set-up make a network and becomes the command in it.
+const CONNECT: &str = r#"perl "$0" network "$1" "$2" || exit
+shift 2
+exec "$@""#;
+
 /// Files for the set-up of a container.
 #[derive(Debug)]
 pub(crate) struct Container {
@@ -59,7 +70,7 @@ impl Container {
             "--cgroup",
             "--",
         ]);
-        words.extend(set_up("container"));
+        words.extend(strings(&["sh", "-c", ENTER, SET_UP]));
         words.extend(CALLS.map(number));
         words.extend([self.rootfs.path(), scratch, program].map(|path| path.display().to_string()));
         words.extend(network());
@@ -70,13 +81,9 @@ impl Container {
 /// Returns the command line to put before a command that runs on the host in a network of its own.
 pub(crate) fn network_prefix() -> Vec<String> {
     let mut words = strings(&["unshare", "--net", "--"]);
-    words.extend(set_up("network"));
+    words.extend(strings(&["sh", "-c", CONNECT, SET_UP]));
     words.extend(network());
     words
-}
-
-fn set_up(kind: &str) -> Vec<String> {
-    strings(&["perl", SET_UP, kind])
 }
 
 /// Returns the number of a call, as a word.

@@ -1080,7 +1080,7 @@ fn a_file_without_a_name_is_nowhere_until_it_gets_one() {
                 "{engine:?} {statement}: {}",
                 watched.story()
             );
-            // Seen from outside, a container is made before, by a script of Perl's, too.
+            // Seen from outside, a container is made before, by Perl, too.
             let is_its = |alert: &&Alert| {
                 let by_perl = alert
                     .fields
