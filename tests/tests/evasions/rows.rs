@@ -393,11 +393,16 @@ pub(crate) const ROWS: &[Row] = &[
         "/usr/sbin/shutdown",
         &["-h", "now"],
     ),
+    row("Start-up of the machine changed", Write("/etc/rc.local")),
 ];
 
 /// Rules that the ways are not tried against, each with the reason.
 pub(crate) const NOT_TRIED: &[(&str, &str)] = &[
     ("Become root without a login program", OTHER_USER),
+    (
+        "Configuration edited at a terminal",
+        "it is a trace of what people do at a terminal, and the ways have none",
+    ),
     (
         "Container socket used by another program",
         "it needs a server at the other end of a socket",
@@ -418,7 +423,15 @@ pub(crate) const NOT_TRIED: &[(&str, &str)] = &[
         "Library loaded from a temporary directory",
         "what loads it is the loader of any program",
     ),
+    (
+        "Library preloaded from a writable directory",
+        "what loads it is the loader of any program",
+    ),
     ("Netcat runs a program on the host", ON_THE_HOST),
+    (
+        "New binary run by a build in container",
+        "it is a trace of what builds start, and what they do not start is another rule's",
+    ),
     ("Own program run from a temporary directory", ON_THE_HOST),
     (
         "Polkit Local Privilege Escalation Vulnerability (CVE-2021-4034)",
