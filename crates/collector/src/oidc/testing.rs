@@ -37,5 +37,6 @@ pub fn subject(keys: &[u8], token: &str, now_s: i64) -> Result<String, String> {
         Refused::Invalid(why) => why.to_owned(),
     })?;
     let subject = claims.get("sub").and_then(Value::as_str);
-    Ok(subject.unwrap_or_default().to_owned())
+    let subject = subject.ok_or("a token without a subject was believed")?;
+    Ok(subject.to_owned())
 }
